@@ -1,0 +1,1 @@
+"""The HTTP service for document question answering."""

@@ -1,0 +1,1 @@
+"""Service start-up subcommands of ``cake-sglang``."""

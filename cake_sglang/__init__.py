@@ -1,0 +1,1 @@
+"""CAKE on SGLang: the method and its seat in the engine."""

@@ -1,0 +1,1 @@
+"""Attention backends registered under SGLang's own names."""

@@ -1,0 +1,1 @@
+"""Engine-side subcommands of ``cake-sglang``, one file each."""

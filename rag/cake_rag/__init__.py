@@ -1,0 +1,1 @@
+"""Documents in, cited answers out; meets the engine over HTTP only."""

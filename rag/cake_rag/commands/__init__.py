@@ -1,0 +1,1 @@
+"""Service-side subcommands of ``cake-sglang``, one file each."""
