@@ -10,6 +10,7 @@ RagError
 │   └── DocumentTooLargeError
 ├── DocumentNotFoundError (KeyError)
 ├── DocumentNotReadyError (RuntimeError)
+│   └── DocumentFailedError                 its ingestion failed; waiting does not help
 ├── QuestionRejectedError (ValueError)      empty or too long
 ├── StoreError (RuntimeError)               database, index or embedding files are unusable
 └── EngineError (RuntimeError)
@@ -59,7 +60,11 @@ class DocumentNotFoundError(RagError, KeyError):
 
 
 class DocumentNotReadyError(RagError, RuntimeError):
-    """The document is stored and cannot be asked yet, or its ingestion failed."""
+    """The document is stored and cannot be asked yet."""
+
+
+class DocumentFailedError(DocumentNotReadyError):
+    """The document's ingestion failed: it cannot be asked until it is uploaded again."""
 
 
 class QuestionRejectedError(RagError, ValueError):

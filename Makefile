@@ -1,0 +1,61 @@
+# The commands that people and CI use: install, check, test, run, smoke, claims.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+UV_VERSION := 0.13.9
+OMP_NUM_THREADS ?= $(shell nproc 2>/dev/null || echo 2)
+export OMP_NUM_THREADS
+LOCK := $(if $(GPU),locks/dev-gpu.txt,locks/dev-cpu.txt)
+MODEL ?=
+DOC ?=
+QUESTION ?=
+UP_OPTIONS = --with-engine $(if $(MODEL),--model '$(MODEL)') $(if $(DOC),--example-document '$(DOC)') \
+	$(if $(QUESTION),--question '$(subst ','\'',$(QUESTION))')
+
+.PHONY: install check format test test-unit test-e2e run smoke claims lock openapi
+.DEFAULT_GOAL := run
+
+install: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml $(LOCK)
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if v == (3, 11) else f"Python 3.11 is needed, {v[0]}.{v[1]} found; set PYTHON=python3.11")'
+	@echo "install: environment in $(VENV), packages from $(LOCK) (several GB the first time)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "uv==$(UV_VERSION)"
+	$(BIN)/uv pip install --python $(BIN)/python --no-deps -r $(LOCK)
+	$(BIN)/uv pip install --python $(BIN)/python --no-deps --editable .
+	@touch $@
+
+check: install
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+format: install
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+test: test-unit test-e2e
+
+test-unit: install
+	$(BIN)/python -m pytest -q -m "not e2e"
+
+test-e2e: install
+	$(BIN)/python -m pytest -q -m e2e
+
+run: install
+	@$(BIN)/cake-sglang up $(UP_OPTIONS)
+
+smoke: install
+	@$(BIN)/cake-sglang up $(UP_OPTIONS) --smoke
+
+claims: install
+	$(BIN)/cake-sglang claims $(if $(ONLY),--only $(ONLY))
+
+openapi: install
+	$(BIN)/python -m cake_api.openapi
+
+# Resolve all locks again; the hash of every wheel is kept. See docs/decisions/0003-install-size.md.
+lock: install
+	BIN=$(BIN) bash locks/resolve.sh

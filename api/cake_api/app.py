@@ -1,0 +1,73 @@
+"""The application: settings in, ASGI app out. Read first."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from cake_api.jobs import IngestQueue
+from cake_api.middleware import BodyLimit, RequestContext
+from cake_api.problems import PROBLEMS, problem_response
+from cake_api.routes import documents, health, questions
+from cake_api.schemas import ProblemModel
+from cake_api.settings import Settings
+from cake_rag.embed import Embedder
+from cake_rag.errors import RagError
+from cake_rag.pipeline import Pipeline
+
+_MULTIPART_BYTES = 65_536
+_JSON_BYTES = 1_048_576
+_DESCRIPTION = """Ask questions about documents. Answers carry verbatim citations with page and character span.
+
+A document is prefilled once and kept in the engine's radix tree, so that every further question computes only
+its own tokens: see `usage.cached_tokens`. Errors are RFC 9457 problems."""
+
+
+def create_app(settings: Settings, embedder: Embedder | None = None) -> FastAPI:
+    """Give the service; it opens its stored state when it starts, and does not need the engine to start.
+
+    Args:
+        settings: Everything that can be configured.
+        embedder: Given by callers that already hold one.
+
+    Raises:
+        ValueError: If two settings contradict each other.
+    """
+    config = settings.rag_config()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        pipeline = await Pipeline.open(config, embedder)
+        ingest_queue = IngestQueue(pipeline)
+        app.state.pipeline = pipeline
+        app.state.ingest_queue = ingest_queue
+        await ingest_queue.start()
+        try:
+            yield
+        finally:
+            await ingest_queue.stop()
+            await pipeline.aclose()
+
+    app = FastAPI(
+        title="CAKE-SGLang document QA",
+        version="0.1.0",
+        description=_DESCRIPTION,
+        servers=[{"url": "/"}],
+        lifespan=lifespan,
+    )
+    app.state.settings = settings
+    for router in (documents.router, questions.router, health.router):
+        app.include_router(router)
+    for error in (HTTPException, RequestValidationError, RagError, *PROBLEMS):
+        if error is not Exception:
+            app.add_exception_handler(error, problem_response)
+
+    def body_limit(path: str) -> int:
+        return settings.max_upload_bytes + _MULTIPART_BYTES if path == "/v1/documents" else _JSON_BYTES
+
+    app.add_middleware(BodyLimit, limit_of=body_limit)
+    app.add_middleware(RequestContext)
+    _add_schema(app, ProblemModel)
+    return app

@@ -1,0 +1,195 @@
+"""The single table from error to HTTP answer (RFC 9457, ``application/problem+json``)."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from cake_api.settings import ENV_PREFIX, Settings
+from cake_rag.errors import (
+    DocumentFailedError,
+    DocumentNotFoundError,
+    DocumentNotReadyError,
+    DocumentRejectedError,
+    DocumentTooLargeError,
+    EmptyDocumentError,
+    EncryptedDocumentError,
+    EngineRequestError,
+    EngineUnavailableError,
+    MalformedDocumentError,
+    NoTextLayerError,
+    QuestionRejectedError,
+    StoreError,
+    UnsupportedFormatError,
+)
+
+logger = logging.getLogger(__name__)
+
+MEDIA_TYPE = "application/problem+json"
+_TYPE_PREFIX = "urn:cake-sglang:problem:"
+_MAX_VALUE_CHARS = 80
+
+
+class BodyTooLargeError(HTTPException):
+    """The request's body is over its limit. An ``HTTPException``, which FastAPI lets pass while it reads."""
+
+    def __init__(self, detail: str) -> None:
+        """Say what is too large, and the limit."""
+        super().__init__(413, detail)
+
+
+class UnknownCursorError(ValueError):
+    """The cursor of a list request belongs to no document."""
+
+
+class ClientGoneError(Exception):
+    """The client closed its connection before the answer; nobody reads this problem but the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemRow:
+    """One row of the table.
+
+    Attributes:
+        status: HTTP status code.
+        code: Stable word for programs; the last part of the problem's ``type``.
+        title: What kind of problem it is, the same for every case.
+        retry: Whether the same request may succeed later; sends ``Retry-After``.
+        limits: Settings that bound the refused value, shown with their variables.
+    """
+
+    status: int
+    code: str
+    title: str
+    retry: bool = False
+    limits: tuple[str, ...] = ()
+
+
+_UPLOAD_LIMITS = ("max_upload_bytes", "max_document_chars", "max_document_pages")
+_QUESTION_LIMITS = ("max_question_chars", "max_answer_tokens")
+
+PROBLEMS: Mapping[type[Exception], ProblemRow] = {
+    BodyTooLargeError: ProblemRow(413, "body-too-large", "The request is too large", limits=_UPLOAD_LIMITS),
+    DocumentTooLargeError: ProblemRow(
+        413, "document-too-large", "The document is too large", limits=_UPLOAD_LIMITS
+    ),
+    EmptyDocumentError: ProblemRow(422, "empty-document", "The document is empty"),
+    EncryptedDocumentError: ProblemRow(422, "encrypted-document", "The document needs a password"),
+    MalformedDocumentError: ProblemRow(422, "malformed-document", "The document cannot be read"),
+    NoTextLayerError: ProblemRow(422, "no-text-layer", "The document holds no text"),
+    UnsupportedFormatError: ProblemRow(415, "unsupported-format", "The format is not supported"),
+    DocumentRejectedError: ProblemRow(422, "document-rejected", "The document cannot be used"),
+    DocumentNotFoundError: ProblemRow(404, "document-not-found", "There is no such document"),
+    DocumentFailedError: ProblemRow(409, "document-failed", "The document could not be ingested"),
+    DocumentNotReadyError: ProblemRow(409, "document-not-ready", "The document is not ready", retry=True),
+    QuestionRejectedError: ProblemRow(
+        422, "question-rejected", "The question cannot be asked", limits=_QUESTION_LIMITS
+    ),
+    UnknownCursorError: ProblemRow(422, "unknown-cursor", "The cursor is unknown"),
+    ClientGoneError: ProblemRow(499, "client-gone", "The client closed its connection"),
+    EngineUnavailableError: ProblemRow(503, "engine-unavailable", "The engine is not available", retry=True),
+    EngineRequestError: ProblemRow(502, "engine-refused", "The engine refused the request"),
+    StoreError: ProblemRow(500, "store-unusable", "The stored data cannot be used"),
+    RequestValidationError: ProblemRow(422, "invalid-request", "The request is not valid"),
+    Exception: ProblemRow(500, "internal-error", "The service failed"),
+}
+"""Error class to answer; a subclass without a row of its own uses the nearest base class."""
+
+MALFORMED_JSON = ProblemRow(400, "malformed-json", "The body is not valid JSON")
+
+HTTP_PROBLEMS: Mapping[int, ProblemRow] = {
+    400: ProblemRow(400, "bad-request", "The request cannot be read"),
+    404: ProblemRow(404, "route-not-found", "There is no such route"),
+    405: ProblemRow(405, "method-not-allowed", "The route does not take this method"),
+}
+"""Answers to what the framework itself refuses."""
+
+
+def row_of(error: Exception) -> ProblemRow:
+    """Give the row for an error."""
+    if isinstance(error, HTTPException) and not isinstance(error, BodyTooLargeError):
+        fallback = ProblemRow(error.status_code, "http-error", "The request failed")
+        return HTTP_PROBLEMS.get(error.status_code, fallback)
+    if isinstance(error, RequestValidationError) and _is_malformed_json(error):
+        return MALFORMED_JSON
+    return next(PROBLEMS[base] for base in type(error).__mro__ if base in PROBLEMS)
+
+
+def problem_body(error: Exception, settings: Settings, *, request_id: str, instance: str) -> dict[str, Any]:
+    """Give the problem document for an error.
+
+    Args:
+        error: Any exception.
+        settings: For the limits that the problem shows.
+        request_id: For the reader of the logs.
+        instance: Path of the request.
+    """
+    row = row_of(error)
+    body: dict[str, Any] = {
+        "type": f"{_TYPE_PREFIX}{row.code}",
+        "title": row.title,
+        "status": row.status,
+        "detail": _detail(error, row),
+        "instance": instance,
+        "code": row.code,
+        "request_id": request_id,
+    }
+    if row.retry:
+        body["retry_after_s"] = settings.retry_after_s
+    if row.limits:
+        body["limits"] = {f"{ENV_PREFIX}{name}".upper(): getattr(settings, name) for name in row.limits}
+    if isinstance(error, RequestValidationError) and row is not MALFORMED_JSON:
+        body["errors"] = _validation_errors(error)
+    return body
+
+
+def problem_response(request: Request, error: Exception) -> Response:
+    """Give the HTTP answer for an error; a handler for Starlette and for the outermost middleware."""
+    settings: Settings = request.app.state.settings
+    row = row_of(error)
+    body = problem_body(
+        error, settings, request_id=request.state.request_id, instance=request.url.path
+    )
+    headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
+    if row.retry:
+        headers["Retry-After"] = str(settings.retry_after_s)
+    return JSONResponse(body, row.status, headers, media_type=MEDIA_TYPE)
+
+
+def _detail(error: Exception, row: ProblemRow) -> str:
+    if row is PROBLEMS[Exception]:
+        return "An unexpected error was logged under this request id."
+    if row is MALFORMED_JSON and isinstance(error, RequestValidationError):
+        first = error.errors()[0]
+        return f"{first['ctx']['error']} at character {first['loc'][-1]}"
+    if isinstance(error, RequestValidationError):
+        return "; ".join(f"{item['field']}: {item['message']}" for item in _validation_errors(error))
+    if isinstance(error, HTTPException):
+        return str(error.detail)
+    return str(error) or row.title
+
+
+def _is_malformed_json(error: RequestValidationError) -> bool:
+    return any(item["type"] == "json_invalid" for item in error.errors())
+
+
+def _validation_errors(error: RequestValidationError | ValidationError) -> list[dict[str, str]]:
+    return [
+        {
+            "field": ".".join(str(part) for part in item["loc"]),
+            "message": item["msg"],
+            "value": _shown(item.get("input")),
+        }
+        for item in error.errors()
+    ]
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _MAX_VALUE_CHARS else f"{text[:_MAX_VALUE_CHARS]}… ({len(text)} characters)"

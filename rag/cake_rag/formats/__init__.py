@@ -1,0 +1,1 @@
+"""One file for each document format; ``cake_rag.ingest`` chooses among them by content."""

@@ -1,0 +1,276 @@
+"""The story of a document and of a question. Read first.
+
+A document: bytes -> ``parse`` -> ``Store`` -> chunks -> vectors -> token ids -> warm in the engine's radix tree.
+A question: its documents -> whole document or passages -> token-exact prompt -> engine -> citations -> ``Answer``.
+"""
+
+import asyncio
+import hashlib
+import logging
+import unicodedata
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import PurePosixPath
+
+from cake_rag.answering import Answerer, AnswerEvent, AskEvent
+from cake_rag.chunk import chunk_text
+from cake_rag.citation import CitationFinder
+from cake_rag.config import RagConfig
+from cake_rag.documents import Answer, Document, DocumentStatus
+from cake_rag.embed import Embedder
+from cake_rag.engine import EngineClient, EngineState, Sampling
+from cake_rag.errors import DocumentNotFoundError, DocumentRejectedError, EngineRequestError
+from cake_rag.index import VectorIndex
+from cake_rag.ingest import ParseLimits, parse
+from cake_rag.planning import Planner
+from cake_rag.retrieve import Retriever
+from cake_rag.store import Store
+
+logger = logging.getLogger(__name__)
+
+_MAX_NAME_CHARS = 200
+
+
+class Pipeline:
+    """Everything the service does. Blocking work runs in threads, so the event loop stays responsive."""
+
+    def __init__(
+        self,
+        config: RagConfig,
+        *,
+        engine: EngineClient,
+        store: Store,
+        retriever: Retriever,
+        citations: CitationFinder,
+    ) -> None:
+        """Join the parts; ``open`` makes them from ``config``."""
+        self.config = config
+        self.engine = engine
+        self._store = store
+        self._retriever = retriever
+        self._planner = Planner(config, engine, store, retriever)
+        self._answerer = Answerer(config, engine, citations)
+        self._limits = ParseLimits(
+            config.max_upload_bytes, config.max_document_chars, config.max_document_pages
+        )
+        # PDFium is not thread-safe, and one parse at a time bounds the memory.
+        self._parse_lock = asyncio.Lock()
+        # Chunks and vectors of a document change together.
+        self._index_lock = asyncio.Lock()
+
+    @classmethod
+    async def open(cls, config: RagConfig, embedder: Embedder | None = None) -> "Pipeline":
+        """Open the stored state under ``config.data_dir``; the engine need not be up.
+
+        Args:
+            config: Settings.
+            embedder: Given by callers that already hold one.
+
+        Raises:
+            StoreError: If the database, the index or the embedding files are unusable.
+        """
+        return await asyncio.to_thread(cls._open, config, embedder)
+
+    @classmethod
+    def _open(cls, config: RagConfig, embedder: Embedder | None) -> "Pipeline":
+        config.data_dir.mkdir(parents=True, exist_ok=True)
+        embedder = embedder or Embedder(config.embed_threads)
+        store = Store(config.data_dir)
+        index = VectorIndex.open(config.data_dir / "vectors.faiss", embedder.dim, embedder.model_id)
+        return cls(
+            config,
+            engine=EngineClient.from_config(config),
+            store=store,
+            retriever=Retriever(store, index, embedder),
+            citations=CitationFinder(embedder),
+        )
+
+    async def aclose(self) -> None:
+        """Close the engine's connections and the database."""
+        await self.engine.aclose()
+        await asyncio.to_thread(self._store.close)
+
+    async def state(self) -> EngineState:
+        """Give the engine's state; everything else was checked by ``open``."""
+        return await self.engine.ready()
+
+    async def ingest(self, name: str, data: bytes) -> tuple[Document, bool]:
+        """Parse and store a document; ``run_ingest`` makes it answerable.
+
+        Args:
+            name: File name, for people; the content alone decides the format.
+            data: The file.
+
+        Returns:
+            The document, and whether it was created: False when the same bytes were stored before.
+
+        Raises:
+            DocumentRejectedError: If the bytes cannot become a document. Nothing is stored then.
+        """
+        document_id = f"doc_{hashlib.sha256(data).hexdigest()[:32]}"
+        known = await self._find(document_id)
+        if known is not None and known.status is not DocumentStatus.FAILED:
+            return self._annotated(known), False
+        clean = _clean_name(name)
+        async with self._parse_lock:
+            parsed = await asyncio.to_thread(parse, data, clean, self._limits)
+        document = Document(
+            id=document_id,
+            name=clean,
+            media_type=parsed.media_type,
+            size_bytes=len(data),
+            num_chars=len(parsed.text),
+            num_pages=len(parsed.pages),
+            status=DocumentStatus.STORED,
+            created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            notes=parsed.notes,
+        )
+        stored, created = await asyncio.to_thread(self._store.put_document, document, data)
+        if created:
+            await asyncio.to_thread(self._store.set_parsed, document_id, parsed)
+            stored = await self.get(document_id)
+        logger.info("stored document=%s created=%s bytes=%d", document_id, created, len(data))
+        return stored, created
+
+    async def run_ingest(self, document_id: str) -> Document:
+        """Take a stored document to ``ready`` or ``failed``, from wherever it stopped before.
+
+        Raises:
+            DocumentNotFoundError: If it is deleted meanwhile.
+            EngineUnavailableError: If the engine is away; the document keeps its stage, call again later.
+        """
+        document = await self.get(document_id)
+        try:
+            if document.status is DocumentStatus.STORED:
+                await self._index(document)
+            if document.status not in (DocumentStatus.READY, DocumentStatus.FAILED):
+                await self._warm(document_id)
+        except (DocumentRejectedError, EngineRequestError) as error:
+            logger.warning("ingestion failed document=%s reason=%s", document_id, error)
+            await self.fail(document_id, str(error))
+        return await self.get(document_id)
+
+    async def fail(self, document_id: str, reason: str) -> None:
+        """Mark a document as failed; the same bytes may be uploaded again."""
+        await asyncio.to_thread(self._store.set_status, document_id, DocumentStatus.FAILED, error=reason)
+
+    async def unfinished(self) -> list[str]:
+        """Give the ids of documents that ``run_ingest`` has still to finish, for example after a restart."""
+        return await asyncio.to_thread(self._store.unfinished)
+
+    async def get(self, document_id: str) -> Document:
+        """Give a document.
+
+        Raises:
+            DocumentNotFoundError: If there is none with this id.
+        """
+        return self._annotated(await asyncio.to_thread(self._store.get, document_id))
+
+    async def documents(self, limit: int, after: str | None = None) -> list[Document]:
+        """Give up to ``limit`` documents, newest first, those behind the document ``after``.
+
+        Raises:
+            DocumentNotFoundError: If ``after`` is not a document.
+        """
+        return [self._annotated(item) for item in await asyncio.to_thread(self._store.list, limit, after)]
+
+    async def delete(self, document_id: str) -> None:
+        """Delete a document with its bytes, text, chunks, vectors and token ids.
+
+        Raises:
+            DocumentNotFoundError: If there is none with this id.
+        """
+        async with self._index_lock:
+            await asyncio.to_thread(self._retriever.remove_document, document_id)
+        logger.info("deleted document=%s", document_id)
+
+    async def ask(
+        self, question: str, document_ids: Sequence[str] | None = None, max_tokens: int | None = None
+    ) -> AsyncIterator[AskEvent]:
+        """Give the events of an answer; the first one comes when the question was found askable.
+
+        Args:
+            question: 1..``config.max_question_chars`` characters.
+            document_ids: What to read; None lets retrieval choose the best document.
+            max_tokens: Longest answer, 1..``config.max_answer_tokens``; None means ``config.answer_tokens``.
+
+        Raises:
+            QuestionRejectedError: If question or ``max_tokens`` is out of range, or leaves no room for a document.
+            DocumentNotFoundError: If a document is unknown, or none is stored.
+            DocumentNotReadyError: If a document is not ready; DocumentFailedError if it never will be.
+            EngineUnavailableError: If the engine is away or goes away.
+            EngineRequestError: If the engine refuses the request.
+        """
+        plan = await self._planner.plan(question, document_ids, max_tokens)
+        async with aclosing(self._answerer.answer(plan)) as events:
+            async for event in events:
+                yield event
+
+    async def answer(
+        self, question: str, document_ids: Sequence[str] | None = None, max_tokens: int | None = None
+    ) -> Answer:
+        """Give the verified answer; arguments and errors as in ``ask``."""
+        async with aclosing(self.ask(question, document_ids, max_tokens)) as events:
+            async for event in events:
+                if isinstance(event, AnswerEvent):
+                    return event.answer
+        raise EngineRequestError("the engine gave no answer")
+
+    async def _index(self, document: Document) -> None:
+        if not document.num_chars:
+            async with self._parse_lock:
+                data = await asyncio.to_thread(self._store.data, document.id)
+                parsed = await asyncio.to_thread(parse, data, document.name, self._limits)
+            await asyncio.to_thread(self._store.set_parsed, document.id, parsed)
+        async with self._index_lock:
+            await asyncio.to_thread(self._index_blocking, document.id)
+
+    def _index_blocking(self, document_id: str) -> None:
+        chunks = chunk_text(self._store.text(document_id), self._store.pages(document_id))
+        self._store.put_chunks(document_id, chunks)
+        self._retriever.index_document(document_id)
+        self._store.set_status(document_id, DocumentStatus.INDEXED)
+
+    async def _warm(self, document_id: str) -> None:
+        info = await self.engine.info()
+        frame = await self.engine.frame(self.config.system_text)
+        ids = await self._planner.document_ids(document_id)
+        if len(ids) <= frame.room(info.max_context_tokens, 0, 1):
+            await self._set_status(document_id, DocumentStatus.WARMING, len(ids))
+            prefix = frame.document_prefix(ids)
+            async with aclosing(
+                self.engine.generate(prefix, Sampling(1), f"warm-{uuid.uuid4().hex}")
+            ) as events:
+                async for event in events:
+                    if event.usage:
+                        logger.info("warmed document=%s usage=%s", document_id, event.usage)
+        await self._set_status(document_id, DocumentStatus.READY, len(ids))
+
+    async def _set_status(self, document_id: str, status: DocumentStatus, num_tokens: int) -> None:
+        await asyncio.to_thread(self._store.set_status, document_id, status, num_tokens=num_tokens)
+
+    async def _find(self, document_id: str) -> Document | None:
+        try:
+            return await asyncio.to_thread(self._store.get, document_id)
+        except DocumentNotFoundError:
+            return None
+
+    def _annotated(self, document: Document) -> Document:
+        known = self.engine.known_info
+        if known is None or document.num_tokens is None or document.num_tokens <= known.max_context_tokens:
+            return document
+        note = (
+            f"The document has {document.num_tokens} tokens, more than the model's context of "
+            f"{known.max_context_tokens}: it is answered from retrieved passages and was not prefilled."
+        )
+        return replace(document, notes=(*document.notes, note))
+
+
+def _clean_name(name: str) -> str:
+    """Give the last part of a path, printable, at most 200 characters."""
+    last = PurePosixPath(name.replace("\\", "/")).name
+    visible = "".join(char for char in last if unicodedata.category(char)[0] != "C").strip()
+    return visible[-_MAX_NAME_CHARS:] or "untitled"
