@@ -2,16 +2,17 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from cake_api.jobs import IngestQueue
-from cake_api.middleware import BodyLimit, RequestContext
+from cake_api.middleware import BodyLimit, BodyRule, RequestContext
 from cake_api.problems import PROBLEMS, problem_response
 from cake_api.routes import documents, health, questions
-from cake_api.schemas import ProblemModel
+from cake_api.schemas import add_problem_schema
 from cake_api.settings import Settings
 from cake_rag.embed import Embedder
 from cake_rag.errors import RagError
@@ -19,7 +20,8 @@ from cake_rag.pipeline import Pipeline
 
 _MULTIPART_BYTES = 65_536
 _JSON_BYTES = 1_048_576
-_DESCRIPTION = """Ask questions about documents. Answers carry verbatim citations with page and character span.
+_DESCRIPTION = """Ask questions about documents. Answers carry verbatim citations with page and
+character span.
 
 A document is prefilled once and kept in the engine's radix tree, so that every further question computes only
 its own tokens: see `usage.cached_tokens`. Errors are RFC 9457 problems."""
@@ -50,7 +52,7 @@ def create_app(settings: Settings, embedder: Embedder | None = None) -> FastAPI:
             await ingest_queue.stop()
             await pipeline.aclose()
 
-    app = FastAPI(
+    app = _Service(
         title="CAKE-SGLang document QA",
         version="0.1.0",
         description=_DESCRIPTION,
@@ -64,10 +66,17 @@ def create_app(settings: Settings, embedder: Embedder | None = None) -> FastAPI:
         if error is not Exception:
             app.add_exception_handler(error, problem_response)
 
-    def body_limit(path: str) -> int:
-        return settings.max_upload_bytes + _MULTIPART_BYTES if path == "/v1/documents" else _JSON_BYTES
-
-    app.add_middleware(BodyLimit, limit_of=body_limit)
+    upload = BodyRule(settings.max_upload_bytes + _MULTIPART_BYTES, ("max_upload_bytes",))
+    other = BodyRule(_JSON_BYTES)
+    app.add_middleware(BodyLimit, rule_of=lambda path: upload if path == "/v1/documents" else other)
     app.add_middleware(RequestContext)
-    _add_schema(app, ProblemModel)
     return app
+
+
+class _Service(FastAPI):
+    """FastAPI whose OpenAPI document knows the problem document."""
+
+    def openapi(self) -> dict[str, Any]:
+        schema = super().openapi()
+        add_problem_schema(schema)
+        return schema

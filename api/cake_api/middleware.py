@@ -8,6 +8,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
@@ -60,23 +61,34 @@ class RequestContext:
             )
 
 
-class BodyLimit:
-    """Refuses a body over its limit before it is read where its length is announced, else while it is read."""
+@dataclass(frozen=True, slots=True)
+class BodyRule:
+    """The largest body of a request, and the settings that bound it."""
 
-    def __init__(self, app: ASGIApp, limit_of: Callable[[str], int]) -> None:
-        """Wrap ``app``; ``limit_of`` gives the limit in bytes for a path."""
+    max_bytes: int
+    settings: tuple[str, ...] = ()
+
+
+class BodyLimit:
+    """Refuses a body over its limit: before it is read if its length is announced, else while it is."""
+
+    def __init__(self, app: ASGIApp, rule_of: Callable[[str], BodyRule]) -> None:
+        """Wrap ``app``; ``rule_of`` gives the rule for a path."""
         self._app = app
-        self._limit_of = limit_of
+        self._rule_of = rule_of
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        limit = self._limit_of(scope["path"])
+        rule = self._rule_of(scope["path"])
+        limit = rule.max_bytes
         announced = Headers(scope=scope).get("content-length", "")
         if announced.isdigit() and int(announced) > limit:
-            error = BodyTooLargeError(f"the body has {int(announced)} bytes, expected at most {limit}")
+            error = BodyTooLargeError(
+                f"the body has {int(announced)} bytes, expected at most {limit}", rule.settings
+            )
             await problem_response(Request(scope), error)(scope, receive, send)
             return
         received = 0
@@ -86,7 +98,7 @@ class BodyLimit:
             message = await receive()
             received += len(message.get("body", b""))
             if received > limit:
-                raise BodyTooLargeError(f"the body has more than {limit} bytes, expected at most {limit}")
+                raise BodyTooLargeError(f"the body has more than the {limit} bytes allowed", rule.settings)
             return message
 
         await self._app(scope, receive_limited, send)

@@ -39,9 +39,10 @@ _MAX_VALUE_CHARS = 80
 class BodyTooLargeError(HTTPException):
     """The request's body is over its limit. An ``HTTPException``, which FastAPI lets pass while it reads."""
 
-    def __init__(self, detail: str) -> None:
-        """Say what is too large, and the limit."""
+    def __init__(self, detail: str, limits: tuple[str, ...] = ()) -> None:
+        """Say what is too large, and which settings bound it."""
         super().__init__(413, detail)
+        self.limits = limits
 
 
 class UnknownCursorError(ValueError):
@@ -75,7 +76,7 @@ _UPLOAD_LIMITS = ("max_upload_bytes", "max_document_chars", "max_document_pages"
 _QUESTION_LIMITS = ("max_question_chars", "max_answer_tokens")
 
 PROBLEMS: Mapping[type[Exception], ProblemRow] = {
-    BodyTooLargeError: ProblemRow(413, "body-too-large", "The request is too large", limits=_UPLOAD_LIMITS),
+    BodyTooLargeError: ProblemRow(413, "body-too-large", "The request is too large"),
     DocumentTooLargeError: ProblemRow(
         413, "document-too-large", "The document is too large", limits=_UPLOAD_LIMITS
     ),
@@ -135,15 +136,16 @@ def problem_body(error: Exception, settings: Settings, *, request_id: str, insta
         "type": f"{_TYPE_PREFIX}{row.code}",
         "title": row.title,
         "status": row.status,
-        "detail": _detail(error, row),
+        "detail": _detail(error, row, instance),
         "instance": instance,
         "code": row.code,
         "request_id": request_id,
     }
     if row.retry:
         body["retry_after_s"] = settings.retry_after_s
-    if row.limits:
-        body["limits"] = {f"{ENV_PREFIX}{name}".upper(): getattr(settings, name) for name in row.limits}
+    limits = error.limits if isinstance(error, BodyTooLargeError) else row.limits
+    if limits:
+        body["limits"] = {f"{ENV_PREFIX}{name}".upper(): getattr(settings, name) for name in limits}
     if isinstance(error, RequestValidationError) and row is not MALFORMED_JSON:
         body["errors"] = _validation_errors(error)
     return body
@@ -153,16 +155,14 @@ def problem_response(request: Request, error: Exception) -> Response:
     """Give the HTTP answer for an error; a handler for Starlette and for the outermost middleware."""
     settings: Settings = request.app.state.settings
     row = row_of(error)
-    body = problem_body(
-        error, settings, request_id=request.state.request_id, instance=request.url.path
-    )
+    body = problem_body(error, settings, request_id=request.state.request_id, instance=request.url.path)
     headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
     if row.retry:
         headers["Retry-After"] = str(settings.retry_after_s)
     return JSONResponse(body, row.status, headers, media_type=MEDIA_TYPE)
 
 
-def _detail(error: Exception, row: ProblemRow) -> str:
+def _detail(error: Exception, row: ProblemRow, instance: str) -> str:
     if row is PROBLEMS[Exception]:
         return "An unexpected error was logged under this request id."
     if row is MALFORMED_JSON and isinstance(error, RequestValidationError):
@@ -170,8 +170,10 @@ def _detail(error: Exception, row: ProblemRow) -> str:
         return f"{first['ctx']['error']} at character {first['loc'][-1]}"
     if isinstance(error, RequestValidationError):
         return "; ".join(f"{item['field']}: {item['message']}" for item in _validation_errors(error))
+    if isinstance(error, BodyTooLargeError):
+        return error.detail
     if isinstance(error, HTTPException):
-        return str(error.detail)
+        return f"{error.detail}: {instance}"
     return str(error) or row.title
 
 

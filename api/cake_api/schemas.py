@@ -11,7 +11,9 @@ _DOCUMENT_ID = "doc_9f86d081884c7d659a2feaa0c55ad015"
 
 DocumentId = Annotated[
     str,
-    Field(description="`doc_` and 32 hex digits of the SHA-256 of the uploaded bytes.", examples=[_DOCUMENT_ID]),
+    Field(
+        description="`doc_` and 32 hex digits of the SHA-256 of the uploaded bytes.", examples=[_DOCUMENT_ID]
+    ),
 ]
 
 
@@ -26,7 +28,9 @@ class DocumentModel(OutModel):
 
     id: DocumentId
     name: str = Field(examples=["lighthouse.txt"])
-    media_type: str = Field(description="What the content is, whatever its name says.", examples=["text/plain"])
+    media_type: str = Field(
+        description="What the content is, whatever its name says.", examples=["text/plain"]
+    )
     size_bytes: int
     num_chars: int
     num_pages: int
@@ -184,3 +188,12 @@ def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Give the OpenAPI entries of the problems that a route can answer with."""
     content = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/ProblemModel"}}}
     return {status: {"description": "Problem (RFC 9457)", "content": content} for status in statuses}
+
+
+def add_problem_schema(document: dict[str, Any]) -> None:
+    """Put the problem document into the components of an OpenAPI document."""
+    template = "#/components/schemas/{model}"
+    schema = ProblemModel.model_json_schema(ref_template=template)
+    components = document.setdefault("components", {}).setdefault("schemas", {})
+    components.update(schema.pop("$defs", {}))
+    components["ProblemModel"] = schema

@@ -25,9 +25,15 @@ class Settings(BaseSettings):
     max_question_chars: int = Field(default=4_000, ge=1, description="Longest question, in characters.")
     answer_tokens: int = Field(default=96, ge=1, description="Longest answer when max_tokens is left out.")
     max_answer_tokens: int = Field(default=1_024, ge=1, description="Largest max_tokens of a question.")
-    num_passages: int = Field(default=6, ge=1, le=64, description="Passages read when a document does not fit.")
-    max_concurrent_questions: int = Field(default=4, ge=1, description="Questions with the engine at one time.")
-    heartbeat_s: float = Field(default=2.0, gt=0, description="Longest silence of an event stream, in seconds.")
+    num_passages: int = Field(
+        default=6, ge=1, le=64, description="Passages read when a document does not fit."
+    )
+    max_concurrent_questions: int = Field(
+        default=4, ge=1, description="Questions with the engine at one time."
+    )
+    heartbeat_s: float = Field(
+        default=2.0, gt=0, description="Longest silence of an event stream, in seconds."
+    )
     retry_after_s: int = Field(default=5, ge=1, description="Retry-After of 409 and 503 answers, in seconds.")
     embed_threads: int = Field(default=1, ge=1, description="Threads of one embedding run.")
 

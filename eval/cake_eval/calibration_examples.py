@@ -1,7 +1,7 @@
 """Answers with known support, made from XQuAD: right, foreign, copied, and wrong ones.
 
-XQuAD (SQuAD's development set in part): github.com/google-deepmind/xquad, CC BY-SA 4.0. One item: "How many points did
-the Panthers defense surrender?" with answer "308" in a paragraph of the article Super_Bowl_50.
+XQuAD (SQuAD's development set in part): github.com/google-deepmind/xquad, CC BY-SA 4.0. One item: "How many
+points did the Panthers defense surrender?" with answer "308" in a paragraph of the article Super_Bowl_50.
 """
 
 import gzip
@@ -31,14 +31,15 @@ REWORDED_SHARE = 0.2
 LONG_DOCUMENT_ARTICLES = 8
 
 _WH_PHRASE = re.compile(
-    r"\b(how (many|much|long|old|often|far)|(what|which)( (was|were|is|are|did))?|who|whom|when|where|how|why)\b",
+    r"\b(how (many|much|long|old|often|far)|(what|which)( (was|were|is|are|did))?"
+    r"|whom?|when|where|how|why)\b",
     re.IGNORECASE,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question with its short answer, which starts at ``answer_start`` of paragraph number ``paragraph``."""
+    """A question; its short answer starts at ``answer_start`` of paragraph number ``paragraph``."""
 
     text: str
     answer: str
@@ -88,8 +89,8 @@ def read_articles(path: Path) -> tuple[Article, ...]:
 def make_examples(articles: Sequence[Article], per_article: int, seed: int = 0) -> Iterator[Example]:
     """Yield all kinds of examples for up to ``per_article`` questions of each article.
 
-    Every second question is asked of a long document: ``LONG_DOCUMENT_ARTICLES`` articles in a row. The document of a
-    foreign question never has its article.
+    Every second question is asked of a long document: ``LONG_DOCUMENT_ARTICLES`` articles in a row. The
+    document of a foreign question never has its article.
     """
     rng = random.Random(seed)
     ring = list(articles) * 2
@@ -108,7 +109,7 @@ def make_examples(articles: Sequence[Article], per_article: int, seed: int = 0) 
 
 
 def as_sentence(question: str, answer: str) -> str:
-    """Put ``answer`` in the place of the question's wh-phrase: "308 points did the Panthers defense surrender."."""
+    """Put ``answer`` in the place of the question's wh-phrase: "308 points did the Panthers surrender."."""
     body = question.strip().rstrip("?").strip()
     sentence, count = _WH_PHRASE.subn(lambda _: answer, body, count=1)
     if not count:
@@ -122,7 +123,9 @@ def _article(record: dict) -> Article:
         for number, paragraph in enumerate(record["paragraphs"])
         for qa in paragraph["qas"]
     )
-    return Article(record["title"], tuple(paragraph["context"] for paragraph in record["paragraphs"]), questions)
+    return Article(
+        record["title"], tuple(paragraph["context"] for paragraph in record["paragraphs"]), questions
+    )
 
 
 def _right(

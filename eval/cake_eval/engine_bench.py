@@ -89,6 +89,7 @@ def main() -> int:
         "decode_speedup_at_7000": ours["decode_tokens_per_s_long"] / stock["decode_tokens_per_s_long"],
         "decode_speedup_at_512": ours["decode_tokens_per_s_short"] / stock["decode_tokens_per_s_short"],
         "greedy_equal": equal,
+        "greedy_different": len(stock["greedy"]) - equal,
         "greedy_total": len(stock["greedy"]),
     }
     for result in results.values():

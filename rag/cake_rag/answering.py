@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from enum import StrEnum
@@ -62,8 +62,15 @@ class Answerer:
         self._citations = citations
         self._heartbeat_s = config.heartbeat_s
         self._slots = asyncio.Semaphore(config.max_concurrent_questions)
+        self._workers: set[asyncio.Task[None]] = set()
 
-    async def answer(self, plan: Plan) -> AsyncIterator[AskEvent]:
+    async def aclose(self) -> None:
+        """Abort what is under way."""
+        for worker in self._workers:
+            worker.cancel()
+        await asyncio.gather(*self._workers, return_exceptions=True)
+
+    async def answer(self, plan: Plan) -> AsyncGenerator[AskEvent, None]:
         """Give the events of one answer. Close the iterator early to abort the generation.
 
         Raises:
@@ -75,6 +82,10 @@ class Answerer:
         stage = Stage.QUEUED
         yield StatusEvent(stage, 0.0)
         worker = asyncio.create_task(self._work(plan, started, events.put_nowait))
+        self._workers.add(worker)
+        worker.add_done_callback(self._workers.discard)
+        # An error is marked as seen even if nobody waits for it any more.
+        worker.add_done_callback(lambda task: task.cancelled() or task.exception())
         worker.add_done_callback(lambda _: events.put_nowait(None))
         try:
             while True:
@@ -121,12 +132,12 @@ class Answerer:
             declined=result.declined,
             mode=plan.mode,
             document_ids=plan.document_ids,
-            citations=tuple(result.citations),
+            citations=result.citations,
             usage=usage,
             ttft_s=ttft_s,
             total_s=_since(started),
             passages=plan.passages,
-            unsupported_text=_unsupported_text(result.unsupported),
+            unsupported_text=" ".join(result.unsupported) or None,
             dropped_quotes=result.dropped_quotes,
             finish_reason=finish_reason,
             notes=plan.notes,
@@ -138,12 +149,6 @@ class Answerer:
             *(usage.cached_tokens, usage.completion_tokens, ttft_s, answer.total_s),
         )
         emit(AnswerEvent(answer))
-
-
-def _unsupported_text(unsupported: str | Sequence[str] | None) -> str | None:
-    if not unsupported:
-        return None
-    return unsupported if isinstance(unsupported, str) else " ".join(unsupported)
 
 
 def _since(start: float) -> float:

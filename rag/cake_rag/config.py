@@ -19,8 +19,8 @@ date ahead of the document, so that yesterday's prefix would no longer match).""
 ENGINE_RESERVE_TOKENS = 6
 """Tokens that SGLang 0.5.23 keeps free after the prompt.
 
-Source: sglang ``srt/managers/tp_worker.py``, ``max_req_input_len = max_req_len - 5``, and the scheduler refuses
-``len(input) >= max_req_input_len``.
+Source: sglang ``srt/managers/tp_worker.py``, ``max_req_input_len = max_req_len - 5``, and its scheduler
+refuses ``len(input) >= max_req_input_len``.
 """
 
 

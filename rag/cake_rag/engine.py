@@ -1,13 +1,13 @@
 """The SGLang server as this service sees it: state, tokens, generations. HTTP only.
 
 Routes of SGLang 0.5.23 (``srt/entrypoints/http_server.py``): ``/ready``, ``/model_info``, ``/server_info``,
-``/v1/tokenize``, ``/v1/detokenize``, ``/generate``, ``/abort_request``. ``/health`` is never asked: by default
-it is the same handler as ``/health_generate``, takes a second, and may run a request.
+``/v1/tokenize``, ``/v1/detokenize``, ``/generate``, ``/abort_request``. ``/health`` is never asked: by
+default it is the same handler as ``/health_generate``, takes a second, and may run a request.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -171,14 +171,14 @@ class EngineClient:
             EngineUnavailableError: If the engine does not answer.
             EngineRequestError: If no prompt can be made for this model.
         """
-        key = ((await self.info()).tokenizer_id, system)
+        key = ((self._info or await self.info()).tokenizer_id, system)
         if key not in self._frames:
             self._frames[key] = await self._tokenizer.frame(system)
         return self._frames[key]
 
     async def generate(
         self, input_ids: Sequence[int], sampling: Sampling, rid: str
-    ) -> AsyncIterator[GenerationEvent]:
+    ) -> AsyncGenerator[GenerationEvent, None]:
         """Generate from token ids. Close the iterator early to abort the generation in the engine.
 
         Args:
@@ -190,7 +190,7 @@ class EngineClient:
             EngineUnavailableError: If the engine is away or goes away.
             EngineRequestError: If the engine refuses the request or gives it up.
         """
-        streams_deltas = (await self.info()).streams_deltas
+        streams_deltas = (self._info or await self.info()).streams_deltas
         body: dict[str, object] = {
             "input_ids": list(input_ids),
             "sampling_params": {

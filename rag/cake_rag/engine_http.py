@@ -1,7 +1,7 @@
 """Requests to the engine, with every failure mapped to one of this package's errors."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
@@ -81,12 +81,12 @@ class EngineHttp:
                     raise self._refusal(response)
                 async with aclosing(self._payloads(response)) as payloads:
                     yield payloads
-        except httpx2.TransportError as error:
-            raise self._away(error) from error
         except httpx2.SSEError as error:
             raise EngineRequestError(f"the engine does not answer with an event stream: {error}") from error
+        except httpx2.TransportError as error:
+            raise self._away(error) from error
 
-    async def _payloads(self, response: httpx2.Response) -> AsyncIterator[dict[str, Any]]:
+    async def _payloads(self, response: httpx2.Response) -> AsyncGenerator[dict[str, Any], None]:
         async for event in httpx2.EventSource(response):
             if event.data == "[DONE]":
                 return

@@ -36,8 +36,8 @@ class EngineTokenizer:
     async def tokenize(self, text: str) -> list[int]:
         """Give the ids of plain text; no id is a control token, whatever the text says.
 
-        Long text is sent in blocks. The result is checked: if a control token slipped in, its string is learnt
-        and broken up as well.
+        Long text is sent in blocks. The result is checked: if a control token slipped in, its string is
+        learnt and broken up as well.
 
         Raises:
             EngineUnavailableError: If the engine does not answer.

@@ -1,8 +1,8 @@
 """How well a span of a source supports one sentence of an answer, in a few numbers that can be read.
 
-A span is one to three neighbouring sentences. Two things are measured: whether the span holds what the answer says
-(``answer_*``), and whether it speaks of what was asked (``question_*``). A fluent answer to a question that the
-document does not treat has the first without the second.
+A span is one to three neighbouring sentences. Two things are measured: whether the span holds what the
+answer says (``answer_*``), and whether it speaks of what was asked (``question_*``). A fluent answer to a
+question that the document does not treat has the first without the second.
 """
 
 import math
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from cake_rag.embed import Embedder
 from cake_rag.sentences import Span, split_sentences
-from cake_rag.terms import Terms, content_terms
+from cake_rag.terms import Terms, asks_of_document, content_terms
 
 FEATURES = (
     "answer_cover",
@@ -37,8 +37,8 @@ CLOSE_WORDS = 10
 NEUTRAL_COSINE = 0.6
 
 _WANTS_NUMBER = re.compile(
-    r"\b(how (many|much|old|long|tall|far|often|large|big)|when|(what|which) (year|date|day|century|decade|percent\w*|"
-    r"number|age))\b",
+    r"\b(how (many|much|old|long|tall|far|often|large|big)|when"
+    r"|(what|which) (year|date|day|century|decade|percent\w*|number|age))\b",
     re.IGNORECASE,
 )
 _WANTS_NO_NUMBER = re.compile(r"\b(who|whom|whose|where|why)\b", re.IGNORECASE)
@@ -73,19 +73,19 @@ class Evidence:
 
     ``features`` is [len(candidates), len(FEATURES)] float64. Shares are in 0..1:
 
-    - answer_cover: idf-weighted share of the answer's words that stand in the span. Words that the answer repeats
-      from the question do not count, unless it has no others.
+    - answer_cover: idf-weighted share of the answer's words that stand in the span. Words that the answer
+      repeats from the question do not count, unless it has no others.
     - exact_missing: share of the answer's names and numbers, not in the question, that are not in the span.
     - question_cover: idf-weighted share of the question's words in the span.
     - question_close: the same within a few words of the place where the span says what the answer says.
     - question_cosine: cosine of the question with the best sentence of the span, -1..1.
     - pair_cosine: cosine of question and answer together with the best sentence of the span, -1..1.
     - question_lead: ``question_cover`` minus the highest over all candidates, -1..0.
-    - kind_conflict: 1 if the question asks for a number or date and the answer has none, or for a person, place or
-      reason and the answer is only numbers.
+    - kind_conflict: 1 if the question asks for a number or date and the answer has none, or for a person,
+      place or reason and the answer is only numbers.
 
-    A question without content words ("What is this document about?") asks of everything: the three shares of its
-    words are those of a full match, and its cosine is ``NEUTRAL_COSINE``.
+    A question without content words ("What is this document about?") asks of everything: the three shares of
+    its words are those of a full match, and its cosine is ``NEUTRAL_COSINE``.
     """
 
     candidates: tuple[Candidate, ...]
@@ -106,7 +106,9 @@ def index_source(text: str) -> SourceIndex:
 class EvidenceGatherer:
     """Evidence from some sources for the answers to one question."""
 
-    def __init__(self, embedder: Embedder, question: str, texts: Sequence[str], indexes: Sequence[SourceIndex]):
+    def __init__(
+        self, embedder: Embedder, question: str, texts: Sequence[str], indexes: Sequence[SourceIndex]
+    ):
         """Read the question; ``indexes[i]`` is the index of ``texts[i]``."""
         self._embedder = embedder
         self._question = question
@@ -118,10 +120,10 @@ class EvidenceGatherer:
         self._vector = embedder.embed([question])[0]
 
     def gather(self, sentence: str) -> Evidence:
-        """Give the candidate spans for ``sentence``; none if the sources have no sentence with a word in common."""
+        """Give the candidate spans for ``sentence``; none if no source has a word in common with it."""
         answer = content_terms(sentence)
         claim = self._claim(answer)
-        weights = self._weigh(claim)
+        weights = self._weigh(claim, least_found=1)
         chosen = self._choose(weights, self._weigh(answer.words))
         if not chosen:
             return Evidence((), np.zeros((0, len(FEATURES))))
@@ -154,7 +156,7 @@ class EvidenceGatherer:
             FEATURES.index, ("question_cover", "question_close", "question_cosine", "question_lead")
         )
         features[:, lead] = features[:, cover] - features[:, cover].max()
-        if not self._weights:
+        if asks_of_document(self._question):
             features[:, [cover, close]] = 1.0
             features[:, cosine] = NEUTRAL_COSINE
         return Evidence(candidates, features)
@@ -168,18 +170,22 @@ class EvidenceGatherer:
         has_number = [word[0].isdigit() for word in claim]
         if _WANTS_NUMBER.search(self._question):
             return not any(has_number)
-        return bool(_WANTS_NO_NUMBER.search(self._question)) and all(has_number)
+        return bool(_WANTS_NO_NUMBER.search(self._question)) and bool(claim) and all(has_number)
 
     def _claim(self, answer: Terms) -> tuple[str, ...]:
         """Give the words that the sentence adds to the question; a bare "Yes" claims the question itself."""
         new = tuple(word for word in answer.words if word not in self._weights)
         return new or answer.words or self._terms.words
 
-    def _weigh(self, words: Iterable[str]) -> dict[str, float]:
-        """Give each word its inverse document frequency over the sentences of all sources (BM25's, positive)."""
+    def _weigh(self, words: Iterable[str], least_found: int = 0) -> dict[str, float]:
+        """Give each word its inverse document frequency over the sentences of all sources (BM25's, positive).
+
+        With ``least_found`` 1 a word that stands nowhere weighs as much as one that stands once: in an
+        answer it may be the model's wording, in a question it says that the document treats something else.
+        """
         weights = {}
         for word in words:
-            found = sum(len(index.postings.get(word, ())) for index in self._indexes)
+            found = max(least_found, sum(len(index.postings.get(word, ())) for index in self._indexes))
             weights[word] = math.log1p((self._num_sentences - found + 0.5) / (found + 0.5))
         return weights
 
@@ -188,7 +194,11 @@ class EvidenceGatherer:
         direct: defaultdict[tuple[int, int], float] = defaultdict(float)
         asked: defaultdict[tuple[int, int], float] = defaultdict(float)
         for number, index in enumerate(self._indexes):
-            for weights, factor, scores in ((claim, 2.0, direct), (answer, 0.5, direct), (self._weights, 1.0, asked)):
+            for weights, factor, scores in (
+                (claim, 2.0, direct),
+                (answer, 0.5, direct),
+                (self._weights, 1.0, asked),
+            ):
                 for word, weight in weights.items():
                     for sentence in index.postings.get(word, ()):
                         scores[number, sentence] += factor * weight
@@ -197,7 +207,8 @@ class EvidenceGatherer:
             total[number, sentence] = total.get((number, sentence), 0.0) + score
         for number, sentence in direct:
             near = max(
-                (asked.get((number, other), 0.0) for other in _near(sentence) if other != sentence), default=0.0
+                (asked.get((number, other), 0.0) for other in _near(sentence) if other != sentence),
+                default=0.0,
             )
             total[number, sentence] += 0.5 * near
         return sorted(total, key=lambda key: (-total[key], key))[:NUM_CANDIDATES]
@@ -212,7 +223,7 @@ class EvidenceGatherer:
             self._indexes[number].vectors[sentence] = vector
 
     def _spans(self, chosen: Sequence[tuple[int, int]]) -> Iterable[Candidate]:
-        """Yield every run of up to ``MAX_SPAN_SENTENCES`` sentences that starts and ends with a chosen one."""
+        """Yield each run of up to ``MAX_SPAN_SENTENCES`` that starts and ends with a chosen sentence."""
         members = set(chosen)
         for number, first in chosen:
             for last in range(first, first + MAX_SPAN_SENTENCES):
@@ -225,7 +236,7 @@ def _near(sentence: int) -> range:
 
 
 def _close_share(inside: Sequence[str], claim: dict[str, float], question: dict[str, float]) -> float:
-    """Give the best share of ``question`` in a window of words around the claim's rarest word in ``inside``."""
+    """Give the best share of ``question`` near the claim's rarest word among the words ``inside``."""
     found = claim.keys() & set(inside)
     if not found:
         return 0.0
@@ -242,4 +253,5 @@ def _share(found: Iterable[str], weights: dict[str, float]) -> float:
     total = sum(weights.values())
     if not total:
         return 0.0
-    return sum(weights[word] for word in set(found) if word in weights) / total
+    present = set(found)
+    return sum(weight for word, weight in weights.items() if word in present) / total

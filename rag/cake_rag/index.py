@@ -92,8 +92,9 @@ class VectorIndex:
                 f"expected {count} of {self.dim}; {_REMEDY}"
             )
         self._faiss = loaded
-        # The stubs know the base class alone; the manifest's digest says that this is the IndexIDMap2 of a save.
-        self._ids = set(faiss.vector_to_array(loaded.id_map).tolist())  # pyright: ignore[reportAttributeAccessIssue]
+        # The stubs know the base class alone; the digest says that this is the IndexIDMap2 of a save.
+        id_map = loaded.id_map  # pyright: ignore[reportAttributeAccessIssue]
+        self._ids = set(faiss.vector_to_array(id_map).tolist())
 
     def __len__(self) -> int:
         """Give the number of vectors."""
@@ -133,7 +134,7 @@ class VectorIndex:
         with self._lock:
             known = self._ids.intersection(int(id) for id in ids)
             if known:
-                self._faiss.remove_ids(faiss.IDSelectorBatch(sorted(known)))
+                self._faiss.remove_ids(faiss.IDSelectorBatch(np.array(sorted(known), dtype=np.int64)))
                 self._ids -= known
 
     def search(

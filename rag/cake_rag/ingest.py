@@ -44,7 +44,7 @@ def parse(data: bytes, name: str, limits: ParseLimits = DEFAULT_LIMITS) -> Parse
         limits: What is too large.
 
     Returns:
-        Text with newline characters as line ends, without U+0000 and lone surrogates, and with at least one visible character;
+        Text with newlines as line ends, without U+0000 and lone surrogates, and with a visible character;
         pages that cover it without gap (one page unless PDF); notes for the person who uploaded it.
 
     Raises:

@@ -1,25 +1,23 @@
 """The story of a document and of a question. Read first.
 
-A document: bytes -> ``parse`` -> ``Store`` -> chunks -> vectors -> token ids -> warm in the engine's radix tree.
-A question: its documents -> whole document or passages -> token-exact prompt -> engine -> citations -> ``Answer``.
+A document: bytes -> ``parse`` -> ``Store`` -> vectors -> token ids -> warm in the engine's radix tree.
+A question: whole document or passages -> token-exact prompt -> engine -> citations -> ``Answer``.
 """
 
 import asyncio
-import hashlib
 import logging
 import unicodedata
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import PurePosixPath
 
 from cake_rag.answering import Answerer, AnswerEvent, AskEvent
-from cake_rag.chunk import chunk_text
 from cake_rag.citation import CitationFinder
 from cake_rag.config import RagConfig
-from cake_rag.documents import Answer, Document, DocumentStatus
+from cake_rag.documents import Answer, Document, DocumentStatus, ParsedDocument
 from cake_rag.embed import Embedder
 from cake_rag.engine import EngineClient, EngineState, Sampling
 from cake_rag.errors import DocumentNotFoundError, DocumentRejectedError, EngineRequestError
@@ -27,7 +25,7 @@ from cake_rag.index import VectorIndex
 from cake_rag.ingest import ParseLimits, parse
 from cake_rag.planning import Planner
 from cake_rag.retrieve import Retriever
-from cake_rag.store import Store
+from cake_rag.store import Store, document_id
 
 logger = logging.getLogger(__name__)
 
@@ -58,8 +56,6 @@ class Pipeline:
         )
         # PDFium is not thread-safe, and one parse at a time bounds the memory.
         self._parse_lock = asyncio.Lock()
-        # Chunks and vectors of a document change together.
-        self._index_lock = asyncio.Lock()
 
     @classmethod
     async def open(cls, config: RagConfig, embedder: Embedder | None = None) -> "Pipeline":
@@ -89,7 +85,8 @@ class Pipeline:
         )
 
     async def aclose(self) -> None:
-        """Close the engine's connections and the database."""
+        """Abort what is under way, then close the engine's connections and the database."""
+        await self._answerer.aclose()
         await self.engine.aclose()
         await asyncio.to_thread(self._store.close)
 
@@ -110,15 +107,13 @@ class Pipeline:
         Raises:
             DocumentRejectedError: If the bytes cannot become a document. Nothing is stored then.
         """
-        document_id = f"doc_{hashlib.sha256(data).hexdigest()[:32]}"
-        known = await self._find(document_id)
+        known = await self._find(document_id(data))
         if known is not None and known.status is not DocumentStatus.FAILED:
             return self._annotated(known), False
         clean = _clean_name(name)
-        async with self._parse_lock:
-            parsed = await asyncio.to_thread(parse, data, clean, self._limits)
+        parsed = await self._parse(clean, data)
         document = Document(
-            id=document_id,
+            id=document_id(data),
             name=clean,
             media_type=parsed.media_type,
             size_bytes=len(data),
@@ -128,46 +123,43 @@ class Pipeline:
             created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
             notes=parsed.notes,
         )
-        stored, created = await asyncio.to_thread(self._store.put_document, document, data)
-        if created:
-            await asyncio.to_thread(self._store.set_parsed, document_id, parsed)
-            stored = await self.get(document_id)
-        logger.info("stored document=%s created=%s bytes=%d", document_id, created, len(data))
-        return stored, created
+        stored, created = await asyncio.to_thread(self._store.put_document, document, data, parsed)
+        logger.info("stored document=%s created=%s bytes=%d", stored.id, created, len(data))
+        return self._annotated(stored), created
 
-    async def run_ingest(self, document_id: str) -> Document:
+    async def run_ingest(self, id: str) -> Document:
         """Take a stored document to ``ready`` or ``failed``, from wherever it stopped before.
 
         Raises:
             DocumentNotFoundError: If it is deleted meanwhile.
             EngineUnavailableError: If the engine is away; the document keeps its stage, call again later.
         """
-        document = await self.get(document_id)
+        document = await self.get(id)
         try:
             if document.status is DocumentStatus.STORED:
-                await self._index(document)
+                await self._index(document.id, document.name)
             if document.status not in (DocumentStatus.READY, DocumentStatus.FAILED):
-                await self._warm(document_id)
+                await self._warm(id)
         except (DocumentRejectedError, EngineRequestError) as error:
-            logger.warning("ingestion failed document=%s reason=%s", document_id, error)
-            await self.fail(document_id, str(error))
-        return await self.get(document_id)
+            logger.warning("ingestion failed document=%s reason=%s", id, error)
+            await self.fail(id, str(error))
+        return await self.get(id)
 
-    async def fail(self, document_id: str, reason: str) -> None:
+    async def fail(self, id: str, reason: str) -> None:
         """Mark a document as failed; the same bytes may be uploaded again."""
-        await asyncio.to_thread(self._store.set_status, document_id, DocumentStatus.FAILED, error=reason)
+        await asyncio.to_thread(self._store.set_status, id, DocumentStatus.FAILED, error=reason)
 
     async def unfinished(self) -> list[str]:
         """Give the ids of documents that ``run_ingest`` has still to finish, for example after a restart."""
-        return await asyncio.to_thread(self._store.unfinished)
+        return list(await asyncio.to_thread(self._store.unfinished))
 
-    async def get(self, document_id: str) -> Document:
+    async def get(self, id: str) -> Document:
         """Give a document.
 
         Raises:
             DocumentNotFoundError: If there is none with this id.
         """
-        return self._annotated(await asyncio.to_thread(self._store.get, document_id))
+        return self._annotated(await asyncio.to_thread(self._store.get, id))
 
     async def documents(self, limit: int, after: str | None = None) -> list[Document]:
         """Give up to ``limit`` documents, newest first, those behind the document ``after``.
@@ -177,19 +169,18 @@ class Pipeline:
         """
         return [self._annotated(item) for item in await asyncio.to_thread(self._store.list, limit, after)]
 
-    async def delete(self, document_id: str) -> None:
+    async def delete(self, id: str) -> None:
         """Delete a document with its bytes, text, chunks, vectors and token ids.
 
         Raises:
             DocumentNotFoundError: If there is none with this id.
         """
-        async with self._index_lock:
-            await asyncio.to_thread(self._retriever.remove_document, document_id)
-        logger.info("deleted document=%s", document_id)
+        await asyncio.to_thread(self._retriever.remove_document, id)
+        logger.info("deleted document=%s", id)
 
     async def ask(
         self, question: str, document_ids: Sequence[str] | None = None, max_tokens: int | None = None
-    ) -> AsyncIterator[AskEvent]:
+    ) -> AsyncGenerator[AskEvent, None]:
         """Give the events of an answer; the first one comes when the question was found askable.
 
         Args:
@@ -198,7 +189,8 @@ class Pipeline:
             max_tokens: Longest answer, 1..``config.max_answer_tokens``; None means ``config.answer_tokens``.
 
         Raises:
-            QuestionRejectedError: If question or ``max_tokens`` is out of range, or leaves no room for a document.
+            QuestionRejectedError: If question or ``max_tokens`` is out of range, or no document
+                fits beside them.
             DocumentNotFoundError: If a document is unknown, or none is stored.
             DocumentNotReadyError: If a document is not ready; DocumentFailedError if it never will be.
             EngineUnavailableError: If the engine is away or goes away.
@@ -219,42 +211,38 @@ class Pipeline:
                     return event.answer
         raise EngineRequestError("the engine gave no answer")
 
-    async def _index(self, document: Document) -> None:
-        if not document.num_chars:
-            async with self._parse_lock:
-                data = await asyncio.to_thread(self._store.data, document.id)
-                parsed = await asyncio.to_thread(parse, data, document.name, self._limits)
-            await asyncio.to_thread(self._store.set_parsed, document.id, parsed)
-        async with self._index_lock:
-            await asyncio.to_thread(self._index_blocking, document.id)
+    async def _parse(self, name: str, data: bytes) -> ParsedDocument:
+        async with self._parse_lock:
+            return await asyncio.to_thread(parse, data, name, self._limits)
 
-    def _index_blocking(self, document_id: str) -> None:
-        chunks = chunk_text(self._store.text(document_id), self._store.pages(document_id))
-        self._store.put_chunks(document_id, chunks)
-        self._retriever.index_document(document_id)
-        self._store.set_status(document_id, DocumentStatus.INDEXED)
+    async def _index(self, id: str, name: str) -> None:
+        if not await asyncio.to_thread(self._store.text, id):
+            parsed = await self._parse(name, await asyncio.to_thread(self._store.data, id))
+            await asyncio.to_thread(self._store.set_parsed, id, parsed)
+        await asyncio.to_thread(self._retriever.index_document, id)
+        await asyncio.to_thread(self._store.set_status, id, DocumentStatus.INDEXED)
 
-    async def _warm(self, document_id: str) -> None:
+    async def _warm(self, id: str) -> None:
         info = await self.engine.info()
         frame = await self.engine.frame(self.config.system_text)
-        ids = await self._planner.document_ids(document_id)
+        ids = await self._planner.document_ids(id)
         if len(ids) <= frame.room(info.max_context_tokens, 0, 1):
-            await self._set_status(document_id, DocumentStatus.WARMING, len(ids))
+            await self._set_status(id, DocumentStatus.WARMING, len(ids))
             prefix = frame.document_prefix(ids)
             async with aclosing(
                 self.engine.generate(prefix, Sampling(1), f"warm-{uuid.uuid4().hex}")
             ) as events:
                 async for event in events:
                     if event.usage:
-                        logger.info("warmed document=%s usage=%s", document_id, event.usage)
-        await self._set_status(document_id, DocumentStatus.READY, len(ids))
+                        logger.info("warmed document=%s usage=%s", id, event.usage)
+        await self._set_status(id, DocumentStatus.READY, len(ids))
 
-    async def _set_status(self, document_id: str, status: DocumentStatus, num_tokens: int) -> None:
-        await asyncio.to_thread(self._store.set_status, document_id, status, num_tokens=num_tokens)
+    async def _set_status(self, id: str, status: DocumentStatus, num_tokens: int) -> None:
+        await asyncio.to_thread(self._store.set_status, id, status, num_tokens=num_tokens)
 
-    async def _find(self, document_id: str) -> Document | None:
+    async def _find(self, id: str) -> Document | None:
         try:
-            return await asyncio.to_thread(self._store.get, document_id)
+            return await asyncio.to_thread(self._store.get, id)
         except DocumentNotFoundError:
             return None
 

@@ -87,13 +87,13 @@ class Planner:
         ids = await self.document_ids(documents[0].id)
         if len(ids) > frame.room:
             reason = (
-                f"The document has {len(ids)} tokens and {frame.room} fit into the model's context beside question "
-                "and answer: the answer was read from the passages listed."
+                f"The document has {len(ids)} tokens and {frame.room} fit into the model's context beside "
+                "question and answer: the answer was read from the passages listed."
             )
             return await self._passages_plan(replace(frame, notes=(*notes, reason)), documents)
         return await self._whole_document_plan(frame, documents[0], ids)
 
-    async def document_ids(self, document_id: str) -> list[int]:
+    async def document_ids(self, document_id: str) -> Sequence[int]:
         """Give the document's token ids for the engine's tokenizer, from the store where it has them.
 
         Raises:
@@ -117,8 +117,8 @@ class Planner:
         room = prompt.room(context, len(question_ids), answer_tokens)
         if room <= 0:
             raise QuestionRejectedError(
-                f"the question takes {len(question_ids)} tokens and the answer up to {answer_tokens}, which leaves "
-                f"no room for a document in the model's context of {context} tokens"
+                f"the question takes {len(question_ids)} tokens and the answer up to {answer_tokens}, which "
+                f"leaves no room for a document in the model's context of {context} tokens"
             )
         return _Frame(question, question_ids, answer_tokens, room, prompt, notes)
 
@@ -154,7 +154,7 @@ class Planner:
                 room -= len(ids)
         if not kept:
             raise QuestionRejectedError(
-                f"no passage fits into the {frame.room} tokens that question and answer leave of the model's context"
+                f"no passage fits into the {frame.room} tokens that question and answer leave of the context"
             )
         kept.sort(key=lambda item: (order.index(item[0].document_id), item[0].start))
         return tuple(passage for passage, _ in kept), [token for _, ids in kept for token in ids]

@@ -7,8 +7,8 @@ A prompt is four runs of token ids, each tokenised on its own and never joined a
     [d, q)      question   QUESTION_TEMPLATE                                    per question
     [q, end)    tail       the end of the user's turn, the model's turn opens   PromptFrame
 
-So ``[0, d)`` is what the engine's radix tree keeps, and a second question prefills ``[d, end)`` alone. Nothing
-that varies (date, file name, score) stands before ``d``.
+So ``[0, d)`` is what the engine's radix tree keeps, and a second question prefills ``[d, end)`` alone.
+Nothing that varies (date, file name, score) stands before ``d``.
 """
 
 import re
@@ -31,7 +31,7 @@ class PromptFrame:
     tail_ids: tuple[int, ...]
 
     def document_prefix(self, document_ids: Sequence[int]) -> list[int]:
-        """Give ``[0, d)``: what a warm-up request sends, and what every prompt on this document starts with."""
+        """Give ``[0, d)``: what warms the engine, and what every prompt on this document starts with."""
         return [*self.head_ids, *document_ids]
 
     def prompt(self, document_ids: Sequence[int], question_ids: Sequence[int]) -> list[int]:
@@ -77,8 +77,9 @@ def clean_question(question: str, max_chars: int) -> str:
 def split_blocks(text: str, block_chars: int = _BLOCK_CHARS) -> Iterator[str]:
     """Give pieces of at most ``block_chars`` characters that join to ``text``.
 
-    A piece ends after a line break that is followed by visible text, where there is one in its second half; then
-    before a space; then anywhere. The cuts depend on the text alone, so the same text gives the same tokens.
+    A piece ends after a line break that is followed by visible text, where there is one in its second half;
+    then before a space; then anywhere. The cuts depend on the text alone: the same text
+    gives the same tokens.
     """
     start = 0
     while len(text) - start > block_chars:

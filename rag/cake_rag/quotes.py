@@ -26,9 +26,9 @@ class CheckedQuotes:
 def check_quotes(answer: str, sources: Sequence[str]) -> CheckedQuotes:
     """Remove the marks around every quotation of ``answer`` that stands in none of ``sources``.
 
-    The words of a made-up quotation stay, as words of the model; whether they are supported is decided with the
-    sentence they stand in. White space is compared as one space, case and everything else exactly; a stop or comma
-    at the end of a quotation belongs to the answer.
+    The words of a made-up quotation stay, as words of the model; whether they are supported is decided with
+    the sentence they stand in. White space is compared as one space, case and everything else exactly; a
+    stop or comma at the end of a quotation belongs to the answer.
     """
     dropped = 0
     normal: list[str] | None = None

@@ -20,8 +20,8 @@ class Retriever:
     """Keeps the index in step with the store, and searches it. Safe to share between threads.
 
     The store is the truth. Whatever a crash left between the two is mended at construction: vectors without
-    a chunk are dropped, chunks without a vector are embedded. A lost index of 60,000 chunks (50 MB of text) takes
-    over half an hour on one core.
+    a chunk are dropped, chunks without a vector are embedded. A lost index of 60,000 chunks
+    (50 MB of text) takes over half an hour on one core.
     """
 
     def __init__(self, store: Store, index: VectorIndex, embedder: Embedder) -> None:

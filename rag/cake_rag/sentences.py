@@ -110,6 +110,10 @@ def _blocks(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def _sentences(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    if text.startswith("|", start):
+        # A table row is one piece, whatever full stops its cells have.
+        yield start, end
+        return
     position = start
     # endpos makes \Z match at `end`, so a full stop there needs no white space behind it.
     for mark in _TERMINATOR.finditer(text, start, end):

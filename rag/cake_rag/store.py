@@ -16,59 +16,9 @@ from threading import RLock
 from cake_rag.blobs import BlobFolder
 from cake_rag.documents import Chunk, Document, DocumentStatus, Page, ParsedDocument
 from cake_rag.errors import DocumentNotFoundError, StoreError
+from cake_rag.store_schema import COLUMNS, SCHEMA, SCHEMA_VERSION, from_row, to_row
 
-SCHEMA_VERSION = 1
 DATABASE_NAME = "documents.sqlite3"
-
-_SCHEMA = """
-CREATE TABLE documents (
-    seq INTEGER PRIMARY KEY AUTOINCREMENT,
-    id TEXT NOT NULL UNIQUE,
-    name TEXT NOT NULL,
-    media_type TEXT NOT NULL,
-    size_bytes INTEGER NOT NULL,
-    num_chars INTEGER NOT NULL,
-    num_pages INTEGER NOT NULL,
-    status TEXT NOT NULL,
-    created_at TEXT NOT NULL,
-    num_tokens INTEGER,
-    num_chunks INTEGER NOT NULL,
-    notes TEXT NOT NULL,
-    error TEXT,
-    sha256 TEXT NOT NULL
-);
-CREATE TABLE texts (
-    document_id TEXT PRIMARY KEY REFERENCES documents(id) ON DELETE CASCADE,
-    text TEXT NOT NULL
-);
-CREATE TABLE pages (
-    document_id TEXT NOT NULL REFERENCES documents(id) ON DELETE CASCADE,
-    number INTEGER NOT NULL,
-    start INTEGER NOT NULL,
-    "end" INTEGER NOT NULL,
-    PRIMARY KEY (document_id, number)
-) WITHOUT ROWID;
-CREATE TABLE chunks (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    document_id TEXT NOT NULL REFERENCES documents(id) ON DELETE CASCADE,
-    position INTEGER NOT NULL,
-    start INTEGER NOT NULL,
-    "end" INTEGER NOT NULL,
-    text TEXT NOT NULL,
-    is_blank INTEGER NOT NULL,
-    UNIQUE (document_id, position)
-);
-CREATE TABLE tokens (
-    document_id TEXT NOT NULL REFERENCES documents(id) ON DELETE CASCADE,
-    model_id TEXT NOT NULL,
-    ids BLOB NOT NULL,
-    PRIMARY KEY (document_id, model_id)
-) WITHOUT ROWID;
-"""
-_COLUMNS = (
-    "id, name, media_type, size_bytes, num_chars, num_pages, status, created_at, num_tokens, num_chunks, "
-    "notes, error"
-)
 _UNFINISHED = (DocumentStatus.STORED, DocumentStatus.INDEXED, DocumentStatus.WARMING)
 
 
@@ -122,7 +72,7 @@ class Store:
             )
         if version == 0:
             self._connection.executescript(
-                f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
+                f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
             )
         rows = self._connection.execute("SELECT sha256 FROM documents")
         self._blobs.remove_all_except({sha256 for (sha256,) in rows})
@@ -157,11 +107,11 @@ class Store:
             if existing is not None and existing.status is not DocumentStatus.FAILED:
                 return existing, False
             self._blobs.write(sha256, data)
-            row = (*_to_row(document), sha256)
+            row = (*to_row(document), sha256)
             with self._transaction():
                 self._connection.execute("DELETE FROM documents WHERE id = ?", (document.id,))
                 self._connection.execute(
-                    f"INSERT INTO documents ({_COLUMNS}, sha256) VALUES ({', '.join('?' * len(row))})", row
+                    f"INSERT INTO documents ({COLUMNS}, sha256) VALUES ({', '.join('?' * len(row))})", row
                 )
                 if parsed is not None:
                     self._write_parsed(document.id, parsed)
@@ -200,9 +150,9 @@ class Store:
         if after is not None:
             (before_seq,) = self._require(after)
         rows = self._rows(
-            f"SELECT {_COLUMNS} FROM documents WHERE seq < ? ORDER BY seq DESC LIMIT ?", (before_seq, limit)
+            f"SELECT {COLUMNS} FROM documents WHERE seq < ? ORDER BY seq DESC LIMIT ?", (before_seq, limit)
         )
-        return [_from_row(row) for row in rows]
+        return [from_row(row) for row in rows]
 
     def unfinished(self) -> Sequence[str]:
         """Give the ids of documents whose ingestion neither ended nor failed, oldest first."""
@@ -312,8 +262,8 @@ class Store:
         return [vector_id for (vector_id,) in rows]
 
     def _find(self, id: str) -> Document | None:
-        rows = self._rows(f"SELECT {_COLUMNS} FROM documents WHERE id = ?", (id,))
-        return _from_row(rows[0]) if rows else None
+        rows = self._rows(f"SELECT {COLUMNS} FROM documents WHERE id = ?", (id,))
+        return from_row(rows[0]) if rows else None
 
     def _require(self, id: str) -> tuple[int]:
         rows = self._rows("SELECT seq FROM documents WHERE id = ?", (id,))
@@ -359,33 +309,3 @@ class Store:
                 f"database {self._database} failed: {error}; if it is damaged, restore it from a backup or "
                 f"move the folder away and upload the documents again"
             ) from error
-
-
-def _to_row(document: Document) -> tuple[str | int | None, ...]:
-    return (
-        document.id,
-        document.name,
-        document.media_type,
-        document.size_bytes,
-        document.num_chars,
-        document.num_pages,
-        document.status.value,
-        document.created_at,
-        document.num_tokens,
-        document.num_chunks,
-        json.dumps(document.notes),
-        document.error,
-    )
-
-
-def _from_row(row: tuple) -> Document:
-    *leading, status, created_at, num_tokens, num_chunks, notes, error = row
-    return Document(
-        *leading,
-        status=DocumentStatus(status),
-        created_at=created_at,
-        num_tokens=num_tokens,
-        num_chunks=num_chunks,
-        notes=tuple(json.loads(notes)),
-        error=error,
-    )

@@ -5,29 +5,29 @@ import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-STOP_WORDS = frozenset(
-    """a about above after again against all also am an and any are as at be because been before being below
-    between both but by can could did do does doing down during each few for from further had has have having he
-    her here hers him his how i if in into is it its itself just may me might more most must my no nor not now of
-    off on once only or other our ours out over own same shall she should so some such than that the their theirs
-    them then there these they this those through to too under until up upon very was we were what when where
-    which while who whom whose why will with would yes you your yours
-    called name named many much kind type
-    according answer based context describe described document file given information mentioned page paragraph
-    passage provided question state stated states summarise summarize summary tell text brief briefly content idea
-    ideas key main overview please point points topic topics
-    el la los las un una de del y en que es por para con se su al lo como le les der die das und ist ein eine
-    von zu den im""".split()
-)
-"""Function words of English, a few of German and Spanish, and the words by which one talks about a document."""
+_FUNCTION_WORDS = """
+    a about above after again against all also am an and any are as at be because been before being
+    below between both but by can could did do does doing down during each few for from further had has
+    have having he her here hers him his how i if in into is it its itself just may me might more most
+    must my no nor not now of off on once only or other our ours out over own same shall she should so
+    some such than that the their theirs them then there these they this those through to too under
+    until up upon very was we were what when where which while who whom whose why will with would yes
+    you your yours called name named many much kind type el la los las un una de del y en que es por
+    para con se su al lo como le les der die das und ist ein eine von zu den im
+"""
+_DOCUMENT_WORDS = """
+    according answer based brief briefly content context describe described document file given idea
+    ideas information key main mentioned overview page paragraph passage please point points provided
+    question state stated states summarise summarize summary tell text topic topics
+"""
+STOP_WORDS = frozenset(_FUNCTION_WORDS.split()) | frozenset(_DOCUMENT_WORDS.split())
+"""Function words of English, a few of German and Spanish, and the words by which one talks about documents."""
 
-_NUMBER_WORDS = {
-    word: str(value)
-    for value, word in enumerate(
-        """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen
-        seventeen eighteen nineteen twenty""".split()
-    )
-}
+_NUMBERS_TO_TWENTY = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
+    "seventeen eighteen nineteen twenty"
+)
+_NUMBER_WORDS = {word: str(value) for value, word in enumerate(_NUMBERS_TO_TWENTY.split())}
 _WORD = re.compile(r"\d+(?:[.,]\d+)*|[^\W\d_]+(?:['’](?!s\b)[^\W\d_]+)*")
 # Scripts written without spaces between words: each character is a term.
 _UNSPACED = re.compile(r"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]")
@@ -50,8 +50,8 @@ class Terms:
 def content_terms(text: str) -> Terms:
     """Give the content terms of ``text``.
 
-    A number loses its thousands separators and number words up to twenty become digits. A term is exact if it has
-    a digit, or is capitalised somewhere other than at the start of a sentence.
+    A number loses its thousands separators and number words up to twenty become digits. A term is exact if
+    it has a digit, or is capitalised somewhere other than at the start of a sentence.
     """
     words: list[str] = []
     exact: set[str] = set()
@@ -64,6 +64,12 @@ def content_terms(text: str) -> Terms:
         if term[0].isdigit() or is_name:
             exact.add(term)
     return Terms(tuple(words), frozenset(exact))
+
+
+def asks_of_document(question: str) -> bool:
+    """Say whether ``question`` asks of a document as a whole: "What is this document about?", "Summarise it."."""
+    words = {word.casefold() for word, _ in _raw_words(question)}
+    return not content_terms(question).words and not words.isdisjoint({"about", *_DOCUMENT_WORDS.split()})
 
 
 def _raw_words(text: str) -> Iterator[tuple[str, str]]:
@@ -92,7 +98,7 @@ def _fold(word: str) -> str:
 
 
 def _stem(word: str) -> str:
-    """Cut plural and verb endings where at least four letters remain; crude, but the same on both sides."""
+    """Cut plural and verb endings; crude, but the same for answer, question and document."""
     if len(word) > 4 and word.endswith("ies"):
         return word[:-3] + "i"
     if len(word) > 4 and word.endswith("es") and word[-3] in "sxzh":
@@ -103,6 +109,6 @@ def _stem(word: str) -> str:
         if len(word) >= len(ending) + 4 and word.endswith(ending):
             word = word[: -len(ending)]
             break
-    if len(word) > 4 and word[-1] in "ey":
-        word = word[:-1] + ("i" if word[-1] == "y" else "")
-    return word
+    if len(word) > 3 and word[-1] == "y":
+        return word[:-1] + "i"
+    return word[:-1] if len(word) > 4 and word[-1] == "e" else word

@@ -19,7 +19,9 @@ pytestmark = pytest.mark.sglang
 TOLERANCE = 1e-4  # float32; the order of sums differs between one padded pass and blocks
 
 
-def dense_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, first_row: int) -> torch.Tensor:
+def dense_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, first_row: int
+) -> torch.Tensor:
     """Oracle in float64, written from the definition: row i of the sequence sees keys 0..i."""
     group = query.shape[1] // key.shape[1]
     k = key.double().repeat_interleave(group, dim=1)
@@ -62,9 +64,7 @@ def backend(pool: dict[str, Any]) -> CakeTorchNativeBackend:
             token_to_kv_pool=SimpleNamespace(),
         )
     )
-    batch = SimpleNamespace(
-        req_pool_indices=pool["indices"], seq_lens=pool["seq_lens"], out_cache_loc=None
-    )
+    batch = SimpleNamespace(req_pool_indices=pool["indices"], seq_lens=pool["seq_lens"], out_cache_loc=None)
     cake.init_forward_metadata(batch)
     return cake
 

@@ -84,7 +84,7 @@ async def list_documents(
     operation_id="get_document",
     summary="Look at a document",
     response_model=DocumentModel,
-    responses=problem_responses(404),
+    responses=problem_responses(404, 422),
 )
 async def get_document(document_id: DocumentIdPath, pipeline: PipelineDep) -> DocumentModel:
     """Give a document's status and measures."""
@@ -96,7 +96,7 @@ async def get_document(document_id: DocumentIdPath, pipeline: PipelineDep) -> Do
     operation_id="delete_document",
     summary="Delete a document",
     status_code=204,
-    responses=problem_responses(404),
+    responses=problem_responses(404, 422),
 )
 async def delete_document(document_id: DocumentIdPath, pipeline: PipelineDep) -> None:
     """Delete a document with everything that was derived from it."""

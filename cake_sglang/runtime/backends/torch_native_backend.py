@@ -218,7 +218,9 @@ class CakeTorchNativeBackend(TorchNativeAttnBackend):
                 continue
             key, value = self._read(k_cache, slots, query.dtype), self._read(v_cache, slots, query.dtype)
             q, k, v = (t.transpose(0, 1).unsqueeze(0) for t in (query[index : index + 1], key, value))
-            output[index] = scaled_dot_product_attention(q, k, v, scale=scaling, enable_gqa=enable_gqa)[0, :, 0]
+            output[index] = scaled_dot_product_attention(q, k, v, scale=scaling, enable_gqa=enable_gqa)[
+                0, :, 0
+            ]
         return output
 
     @staticmethod

@@ -43,8 +43,11 @@ _CONTROL = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
 _REMOVED = re.compile("[\x00\ufffe\uffff\ud800-\udfff]")
 _LINE_ENDS = re.compile("\r\n?|[\x85\u2028\u2029]")
 _UNREADABLE = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\ufffd\ue000-\uf8ff\U000f0000-\U0010ffff]")
-# What cp1252 has above ASCII and people write: letters, and punctuation of typeset text.
-_WESTERN = re.compile("[\xc0-\xd6\xd8-\xf6\xf8-\xffŠšŽžŒœŸ€‘’“”–—…•«»°§©®™ªº£¡¿·\xa0\xad]")
+# Accented letters of Western Europe and punctuation of typeset text. Czech, Polish, Turkish and Baltic texts
+# read as cp1252 have a quarter or more of other characters.
+_WESTERN = re.compile("[ÀÂÄÅÆÇÈÉÊËÎÏÑÓÔÖØÚÜßàáâãäåæçèéêëíîïñòóôõöøùúûüŒœ€‘’“”„–—…•«»°§©®™£¡¿·\xa0\xad]")
+_MIN_WESTERN_SHARE = 0.95
+_MAX_WESTERN_DENSITY = 0.45
 
 
 class DecodedText(NamedTuple):
@@ -156,21 +159,16 @@ def _is_damaged_utf8(sample: bytes) -> bool:
 
 
 def _detect(sample: bytes) -> str:
-    high = [chr(byte) for byte in sample.translate(None, bytes(range(128)))]
-    western = bytes(map(ord, high)).decode("cp1252", "replace")
-    share = len(high) / len(sample)
-    is_western = len(_WESTERN.findall(western)) >= 0.95 * len(western)
-    # Statistics need text to work on: with few accented letters in Latin text, cp1252 is the likeliest.
-    if is_western and len(high) < 64 and share < 0.3:
+    high = sample.translate(None, bytes(range(128)))
+    num_western = len(_WESTERN.findall(high.decode("cp1252", "replace")))
+    density = len(high) / len(sample)
+    if num_western >= _MIN_WESTERN_SHARE * len(high) and density < _MAX_WESTERN_DENSITY:
         return "cp1252"
-    best = from_bytes(
-        sample, cp_isolation=_DETECTABLE, preemptive_behaviour=False, enable_fallback=False
-    ).best()
-    if best is not None:
-        return best.encoding
-    if is_western and share < 0.3:
-        return "cp1252"
-    raise UnsupportedFormatError(
-        f"no text encoding fits: {share:.0%} of the bytes are above 127; "
-        f"supported are PDF, HTML, Markdown and plain text"
-    )
+    matches = from_bytes(sample, cp_isolation=_DETECTABLE, preemptive_behaviour=False, enable_fallback=False)
+    best = matches.best()
+    if best is None:
+        raise UnsupportedFormatError(
+            f"no text encoding fits: {density:.0%} of the bytes are above 127; "
+            f"supported are PDF, HTML, Markdown and plain text"
+        )
+    return best.encoding

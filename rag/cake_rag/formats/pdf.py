@@ -25,6 +25,7 @@ PAGE_SEPARATOR = "\n\n"
 
 # pdfium keeps process-wide state; two threads inside it crash the process.
 _PDFIUM = threading.Lock()
+_PASSWORD_ERRORS = (pypdfium2.raw.FPDF_ERR_PASSWORD, pypdfium2.raw.FPDF_ERR_SECURITY)
 _SPARSE_CHARS_PER_PAGE = 50
 
 
@@ -64,12 +65,13 @@ def _opened(data: bytes) -> Iterator[pypdfium2.PdfDocument]:
         with _PDFIUM:
             document = pypdfium2.PdfDocument(data)
     except pypdfium2.PdfiumError as error:
-        if error.err_code in (pypdfium2.raw.FPDF_ERR_PASSWORD, pypdfium2.raw.FPDF_ERR_SECURITY):
+        # pdfium keeps the error of an earlier file where it sets none, so its word alone is not enough.
+        if error.err_code in _PASSWORD_ERRORS and b"/Encrypt" in data:
             raise EncryptedDocumentError(
                 "the PDF needs a password to open; upload a copy that is not encrypted"
             ) from error
         raise MalformedDocumentError(
-            f"the PDF of {len(data):,} bytes is damaged or truncated: {error}"
+            f"the PDF of {len(data):,} bytes is damaged, truncated or has no page; pdfium cannot open it"
         ) from error
     try:
         yield document
@@ -87,7 +89,7 @@ def _page_texts(
     broken: list[int] = []
     num_chars = 0
     for index in range(num_pages):
-        if time.monotonic() > deadline:
+        if time.monotonic() >= deadline:
             raise MalformedDocumentError(
                 f"reading the PDF took over {limits.max_seconds:.0f} s up to page {index} of {num_pages}"
             )
