@@ -83,7 +83,7 @@ def build_command(
         merged.pop("SGLANG_USE_CPU_ENGINE", None)
         # SGLang compiles two small functions with a C++ compiler, which a bare machine does not have.
         merged.setdefault("TORCHDYNAMO_DISABLE", "1")
-    return EngineCommand(tuple([*arguments, *extra]), merged)
+    return EngineCommand((*arguments, *extra), merged)
 
 
 def _required_config(environ: Mapping[str, str]) -> str:

@@ -67,7 +67,7 @@ def resolve_model(spec: str | None, cache: Path) -> str:
                 f"model file {path} is not GGUF; expected a folder, a .gguf file or a Hugging Face id"
             )
         return str(convert_gguf(path.resolve(), cache, name=path.stem.lower()))
-    if re.fullmatch(r"[\w.-]+/[\w.-]+", spec) and not path.suffix == ".gguf":
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", spec) and path.suffix != ".gguf":
         return spec
     raise ModelError(f"model {spec!r} is neither a folder, a .gguf file, nor a Hugging Face id (owner/name)")
 
@@ -139,7 +139,7 @@ def _run_conversion(source: Path, target: Path) -> None:
     """Convert in a process of its own: it needs several times the file's size in memory, all of it given back."""
     environ = dict(os.environ, HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", CUDA_VISIBLE_DEVICES="")
     command = [sys.executable, "-m", "cake_sglang.runtime.gguf_conversion", str(source), str(target)]
-    done = subprocess.run(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    done = subprocess.run(command, env=environ, capture_output=True, text=True)
     if done.returncode != 0:
         reason = (
             done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"exit status {done.returncode}"

@@ -7,6 +7,7 @@ a name that exists only when ``register`` ran to its end; the factory behind it 
 
 import logging
 import os
+from typing import TYPE_CHECKING
 
 from cake_sglang.config import CakeConfig
 from cake_sglang.errors import UnsupportedError
@@ -17,6 +18,10 @@ from cake_sglang.runtime.compat import (
     require_signature,
 )
 from cake_sglang.runtime.device import cuda_device_count
+
+if TYPE_CHECKING:
+    from sglang.srt.mem_cache.base_prefix_cache import BasePrefixCache
+    from sglang.srt.mem_cache.registry import TreeCacheBuildContext
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +70,7 @@ def _register(config: CakeConfig) -> None:
     )
 
 
-def create_radix_cache(context: object) -> object:
+def create_radix_cache(context: "TreeCacheBuildContext") -> "BasePrefixCache":
     """Build the tree cache of a scheduler, after checking that this process carries the whole plugin.
 
     Args:
@@ -78,7 +83,7 @@ def create_radix_cache(context: object) -> object:
         UnsupportedError: If another plugin replaced the attention backend after ours.
     """
     from sglang.srt.layers.attention.attention_registry import ATTENTION_BACKENDS
-    from sglang.srt.mem_cache.registry import TreeCacheBuildContext, default_radix_cache_factory
+    from sglang.srt.mem_cache.registry import default_radix_cache_factory
 
     from cake_sglang.runtime.backends.torch_native_backend import create_backend
 
@@ -86,8 +91,6 @@ def create_radix_cache(context: object) -> object:
         raise UnsupportedError(
             f"attention backend {BACKEND_NAME!r} was replaced after the cake plugin registered it"
         )
-    if not isinstance(context, TreeCacheBuildContext):
-        raise UnsupportedError(f"tree context is {type(context).__name__}, expected TreeCacheBuildContext")
     config = CakeConfig.from_env(os.environ)
     logger.info(
         "cake plugin: state=active sglang=%s compression=%s",

@@ -138,9 +138,7 @@ def fit(samples: Sequence[Sample]) -> Model:
     for _ in range(FITTING_ROUNDS):
         rows, groups = [], []
         for sample in samples:
-            if not sample.evidence.candidates or (
-                sample.is_support is not None and not sample.is_support.any()
-            ):
+            if not sample.evidence.candidates or (sample.is_support is not None and not sample.is_support.any()):
                 continue
             odds = log_odds(sample.evidence, model.weights, model.intercept)
             if sample.is_support is not None:

@@ -123,14 +123,10 @@ def _article(record: dict) -> Article:
         for number, paragraph in enumerate(record["paragraphs"])
         for qa in paragraph["qas"]
     )
-    return Article(
-        record["title"], tuple(paragraph["context"] for paragraph in record["paragraphs"]), questions
-    )
+    return Article(record["title"], tuple(paragraph["context"] for paragraph in record["paragraphs"]), questions)
 
 
-def _right(
-    question: Question, article: Article, document: str, foreign: str, rng: random.Random
-) -> Iterator[Example]:
+def _right(question: Question, article: Article, document: str, foreign: str, rng: random.Random) -> Iterator[Example]:
     support = _sentence_at(article.paragraphs[question.paragraph], question.answer_start)
     sentence = as_sentence(question.text, question.answer)
     reworded = _reword(support, question.answer, foreign, rng)

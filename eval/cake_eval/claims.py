@@ -85,7 +85,7 @@ MEASUREMENTS = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the measurements; 1 if a claim does not hold."""
     areas = sorted({measurement.area for measurement in MEASUREMENTS})
-    parser = argparse.ArgumentParser(prog="cake-sglang claims", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="cake-sglang claims", description="Run the README's measurements.")
     parser.add_argument("--only", choices=areas, help="run one area")
     options = parser.parse_args(argv)
     chosen = [m for m in MEASUREMENTS if options.only in (None, m.area)]

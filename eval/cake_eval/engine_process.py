@@ -15,7 +15,12 @@ from cake_rag.child_process import ChildProcess
 
 START_SECONDS = 420.0
 
-STOCK_STAND_IN = '"""SGLang imports this name on a CPU and never calls it."""\n\n\ndef rotary_embedding(*a, **k):\n    raise RuntimeError\n'
+STOCK_STAND_IN = '''"""SGLang imports this name on a CPU and never calls it."""
+
+
+def rotary_embedding(*a, **k):
+    raise RuntimeError
+'''
 
 
 class EngineServer:

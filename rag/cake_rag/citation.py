@@ -130,9 +130,7 @@ class CitationFinder:
         checked = check_quotes(answer, [source.text for source in sources])
         sentences = _with_words(checked.text)
         with self._lock:
-            supports = self._supports(
-                question, [checked.text[span.start : span.end] for span in sentences], sources
-            )
+            supports = self._supports(question, [checked.text[span.start : span.end] for span in sentences], sources)
         pieces: list[str] = []
         citations: list[Citation] = []
         length = 0
@@ -159,13 +157,11 @@ class CitationFinder:
             unsupported=unsupported,
         )
 
-    def _supports(
-        self, question: str, sentences: Sequence[str], sources: Sequence[Source]
-    ) -> list[Support | None]:
+    def _supports(self, question: str, sentences: Sequence[str], sources: Sequence[Source]) -> list[Support | None]:
         """Give for each sentence its support, or None where the best span is under the threshold."""
         texts = [source.text for source in sources]
         indexes = [self._index(text) for text in texts]
-        if not sentences or not any(index.sentences for index in indexes):
+        if not sentences:
             return [None] * len(sentences)
         gatherer = EvidenceGatherer(self._embedder, question, texts, indexes)
         supports: list[Support | None] = []

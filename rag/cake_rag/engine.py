@@ -85,9 +85,7 @@ class EngineClient:
             generation_timeout_s: Longest silence in any other request; covers prefilling on a CPU.
         """
         self._probe_timeout_s = probe_timeout_s
-        self._http = EngineHttp(
-            base_url, connect_timeout_s=connect_timeout_s, read_timeout_s=generation_timeout_s
-        )
+        self._http = EngineHttp(base_url, connect_timeout_s=connect_timeout_s, read_timeout_s=generation_timeout_s)
         self._tokenizer = EngineTokenizer(self._http)
         self._info: EngineInfo | None = None
         self._info_lock = asyncio.Lock()
@@ -104,11 +102,6 @@ class EngineClient:
             generation_timeout_s=config.generation_timeout_s,
         )
 
-    @property
-    def known_info(self) -> EngineInfo | None:
-        """What ``info`` gave last, without asking; None before that."""
-        return self._info
-
     async def aclose(self) -> None:
         """Let aborts that are under way finish, then close all connections."""
         await asyncio.gather(*self._abort_tasks)
@@ -121,9 +114,7 @@ class EngineClient:
         except EngineUnavailableError as error:
             return EngineState("down", str(error))
         if status == 404:
-            return EngineState(
-                "down", f"{self._http.base_url} is not an SGLang 0.5.23 server: it has no /ready"
-            )
+            return EngineState("down", f"{self._http.base_url} is not an SGLang 0.5.23 server: it has no /ready")
         if status != 200:
             return EngineState("loading", f"{self._http.base_url} is starting, paused or shutting down")
         try:
@@ -245,11 +236,7 @@ def _read(payload: dict[str, Any]) -> tuple[str, Usage, str | None]:
         finish = meta["finish_reason"]
         if finish is not None and finish["type"] == "abort":
             message = f"the engine gave the request up: {finish.get('message') or 'aborted'}"
-            raise (
-                EngineUnavailableError(message)
-                if finish.get("status_code") == 503
-                else EngineRequestError(message)
-            )
+            raise (EngineUnavailableError(message) if finish.get("status_code") == 503 else EngineRequestError(message))
         usage = Usage(meta["prompt_tokens"], meta["cached_tokens"], meta["completion_tokens"])
         return payload["text"], usage, finish and finish["type"]
     except (KeyError, TypeError) as error:

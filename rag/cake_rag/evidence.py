@@ -84,8 +84,8 @@ class Evidence:
     - kind_conflict: 1 if the question asks for a number or date and the answer has none, or for a person,
       place or reason and the answer is only numbers.
 
-    A question without content words ("What is this document about?") asks of everything: the three shares of
-    its words are those of a full match, and its cosine is ``NEUTRAL_COSINE``.
+    A question of the document as a whole ("What is this document about?") is met by every span: the shares of
+    its words are 1, and its cosine is ``NEUTRAL_COSINE``.
     """
 
     candidates: tuple[Candidate, ...]
@@ -106,9 +106,7 @@ def index_source(text: str) -> SourceIndex:
 class EvidenceGatherer:
     """Evidence from some sources for the answers to one question."""
 
-    def __init__(
-        self, embedder: Embedder, question: str, texts: Sequence[str], indexes: Sequence[SourceIndex]
-    ):
+    def __init__(self, embedder: Embedder, question: str, texts: Sequence[str], indexes: Sequence[SourceIndex]):
         """Read the question; ``indexes[i]`` is the index of ``texts[i]``."""
         self._embedder = embedder
         self._question = question

@@ -88,8 +88,7 @@ class VectorIndex:
             raise StoreError(f"index {path} cannot be read; {_REMEDY}") from error
         if loaded.d != self.dim or loaded.ntotal != count:
             raise StoreError(
-                f"index {path} has {loaded.ntotal} vectors of {loaded.d}, "
-                f"expected {count} of {self.dim}; {_REMEDY}"
+                f"index {path} has {loaded.ntotal} vectors of {loaded.d}, expected {count} of {self.dim}; {_REMEDY}"
             )
         self._faiss = loaded
         # The stubs know the base class alone; the digest says that this is the IndexIDMap2 of a save.
@@ -137,9 +136,7 @@ class VectorIndex:
                 self._faiss.remove_ids(faiss.IDSelectorBatch(np.array(sorted(known), dtype=np.int64)))
                 self._ids -= known
 
-    def search(
-        self, vector: np.ndarray, k: int, allowed_ids: Sequence[int] | np.ndarray | None = None
-    ) -> list[Hit]:
+    def search(self, vector: np.ndarray, k: int, allowed_ids: Sequence[int] | np.ndarray | None = None) -> list[Hit]:
         """Give the ``k`` vectors with the greatest inner product, best first; fewer if there are fewer.
 
         Args:

@@ -58,9 +58,7 @@ def parse(data: bytes, name: str, limits: ParseLimits = DEFAULT_LIMITS) -> Parse
     if not data:
         raise EmptyDocumentError("the file has 0 bytes")
     if len(data) > limits.max_bytes:
-        raise DocumentTooLargeError(
-            f"the file has {len(data):,} bytes, allowed are at most {limits.max_bytes:,}"
-        )
+        raise DocumentTooLargeError(f"the file has {len(data):,} bytes, allowed are at most {limits.max_bytes:,}")
     if _is_pdf(data):
         parsed = parse_pdf(data, limits)
     else:
@@ -93,9 +91,7 @@ def _parse_text(data: bytes, name: str, limits: ParseLimits) -> ParsedDocument:
     if not text.strip():
         raise EmptyDocumentError(f"the file of {len(data):,} bytes holds no visible character")
     if len(text) > limits.max_chars:
-        raise DocumentTooLargeError(
-            f"the text has {len(text):,} characters, allowed are at most {limits.max_chars:,}"
-        )
+        raise DocumentTooLargeError(f"the text has {len(text):,} characters, allowed are at most {limits.max_chars:,}")
     return ParsedDocument(text, media_type, (Page(1, 0, len(text)),), decoded.notes)
 
 

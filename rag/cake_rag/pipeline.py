@@ -9,10 +9,9 @@ import logging
 import unicodedata
 import uuid
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import PurePosixPath
 
 from cake_rag.answering import Answerer, AnswerEvent, AskEvent
 from cake_rag.citation import CitationFinder
@@ -20,7 +19,7 @@ from cake_rag.config import RagConfig
 from cake_rag.documents import Answer, Document, DocumentStatus, ParsedDocument
 from cake_rag.embed import Embedder
 from cake_rag.engine import EngineClient, EngineState, Sampling
-from cake_rag.errors import DocumentNotFoundError, DocumentRejectedError, EngineRequestError
+from cake_rag.errors import DocumentNotFoundError, DocumentRejectedError, EngineError, EngineRequestError
 from cake_rag.index import VectorIndex
 from cake_rag.ingest import ParseLimits, parse
 from cake_rag.planning import Planner
@@ -51,9 +50,7 @@ class Pipeline:
         self._retriever = retriever
         self._planner = Planner(config, engine, store, retriever)
         self._answerer = Answerer(config, engine, citations)
-        self._limits = ParseLimits(
-            config.max_upload_bytes, config.max_document_chars, config.max_document_pages
-        )
+        self._limits = ParseLimits(config.max_upload_bytes, config.max_document_chars, config.max_document_pages)
         # PDFium is not thread-safe, and one parse at a time bounds the memory.
         self._parse_lock = asyncio.Lock()
 
@@ -92,7 +89,11 @@ class Pipeline:
 
     async def state(self) -> EngineState:
         """Give the engine's state; everything else was checked by ``open``."""
-        return await self.engine.ready()
+        state = await self.engine.ready()
+        if state.state == "ready" and self._planner.known_capacity is None:
+            with suppress(EngineError):
+                await self._planner.capacity()
+        return state
 
     async def ingest(self, name: str, data: bytes) -> tuple[Document, bool]:
         """Parse and store a document; ``run_ingest`` makes it answerable.
@@ -223,15 +224,12 @@ class Pipeline:
         await asyncio.to_thread(self._store.set_status, id, DocumentStatus.INDEXED)
 
     async def _warm(self, id: str) -> None:
-        info = await self.engine.info()
-        frame = await self.engine.frame(self.config.system_text)
+        capacity = await self._planner.capacity()
         ids = await self._planner.document_ids(id)
-        if len(ids) <= frame.room(info.max_context_tokens, 0, 1):
+        if len(ids) <= capacity:
             await self._set_status(id, DocumentStatus.WARMING, len(ids))
-            prefix = frame.document_prefix(ids)
-            async with aclosing(
-                self.engine.generate(prefix, Sampling(1), f"warm-{uuid.uuid4().hex}")
-            ) as events:
+            prefix = (await self.engine.frame(self.config.system_text)).document_prefix(ids)
+            async with aclosing(self.engine.generate(prefix, Sampling(1), f"warm-{uuid.uuid4().hex}")) as events:
                 async for event in events:
                     if event.usage:
                         logger.info("warmed document=%s usage=%s", id, event.usage)
@@ -247,18 +245,18 @@ class Pipeline:
             return None
 
     def _annotated(self, document: Document) -> Document:
-        known = self.engine.known_info
-        if known is None or document.num_tokens is None or document.num_tokens <= known.max_context_tokens:
+        capacity = self._planner.known_capacity
+        if capacity is None or document.num_tokens is None or document.num_tokens <= capacity:
             return document
         note = (
-            f"The document has {document.num_tokens} tokens, more than the model's context of "
-            f"{known.max_context_tokens}: it is answered from retrieved passages and was not prefilled."
+            f"The document has {document.num_tokens} tokens and the model reads at most {capacity} at once: "
+            "it is answered from retrieved passages, and was not prefilled."
         )
         return replace(document, notes=(*document.notes, note))
 
 
 def _clean_name(name: str) -> str:
     """Give the last part of a path, printable, at most 200 characters."""
-    last = PurePosixPath(name.replace("\\", "/")).name
+    last = name.replace("\\", "/").rpartition("/")[2]
     visible = "".join(char for char in last if unicodedata.category(char)[0] != "C").strip()
-    return visible[-_MAX_NAME_CHARS:] or "untitled"
+    return visible[-_MAX_NAME_CHARS:] if visible.strip(".") else "untitled"

@@ -67,6 +67,21 @@ class Planner:
         self._engine = engine
         self._store = store
         self._retriever = retriever
+        self.known_capacity: int | None = None
+
+    async def capacity(self) -> int:
+        """Give the tokens of the largest document that is read whole, beside an empty question.
+
+        ``known_capacity`` keeps what was given last, for callers that must not wait for the engine.
+
+        Raises:
+            EngineUnavailableError: If the engine is away.
+            EngineRequestError: If no prompt can be made for the engine's model.
+        """
+        context = (await self._engine.info()).max_context_tokens
+        prompt = await self._engine.frame(self._config.system_text)
+        self.known_capacity = prompt.room(context, 0, self._config.answer_tokens)
+        return self.known_capacity
 
     async def plan(self, question: str, document_ids: Sequence[str] | None, max_tokens: int | None) -> Plan:
         """Give the plan for a question; arguments and errors as in ``Pipeline.ask``."""
@@ -138,13 +153,9 @@ class Planner:
         )
         return replace(frame.plan(AnswerMode.PASSAGES, ids, sources, documents), passages=passages)
 
-    async def _fitting_passages(
-        self, frame: _Frame, order: Sequence[str]
-    ) -> tuple[tuple[Passage, ...], list[int]]:
+    async def _fitting_passages(self, frame: _Frame, order: Sequence[str]) -> tuple[tuple[Passage, ...], list[int]]:
         """Give the best passages that fit, in reading order, and their token ids."""
-        found = await asyncio.to_thread(
-            self._retriever.search, frame.question, self._config.num_passages, order
-        )
+        found = await asyncio.to_thread(self._retriever.search, frame.question, self._config.num_passages, order)
         kept: list[tuple[Passage, list[int]]] = []
         room = frame.room
         for passage in sorted(found, key=lambda item: -item.score):

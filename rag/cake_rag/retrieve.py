@@ -20,8 +20,9 @@ class Retriever:
     """Keeps the index in step with the store, and searches it. Safe to share between threads.
 
     The store is the truth. Whatever a crash left between the two is mended at construction: vectors without
-    a chunk are dropped, chunks without a vector are embedded. A lost index of 60,000 chunks
-    (50 MB of text) takes over half an hour on one core.
+    a chunk are dropped, chunks without a vector are embedded. On one core 14 chunks of 800 characters are
+    embedded in a second (2026-12, shared x86 server), so the 30,000 chunks of the largest text of 20 million
+    characters take 35 minutes, and 60,000 chunks 70.
     """
 
     def __init__(self, store: Store, index: VectorIndex, embedder: Embedder) -> None:
@@ -46,9 +47,7 @@ class Retriever:
         stale, missing = present - wanted, sorted(wanted - present)
         if not stale and not missing:
             return
-        logger.warning(
-            "index=%s stale=%d missing=%d action=rebuild", self._index.path, len(stale), len(missing)
-        )
+        logger.warning("index=%s stale=%d missing=%d action=rebuild", self._index.path, len(stale), len(missing))
         self._index.remove(sorted(stale))
         for first in range(0, len(missing), WINDOW_SIZE):
             ids = missing[first : first + WINDOW_SIZE]

@@ -71,9 +71,7 @@ class Store:
                 f"upgrade cake-sglang or choose another data folder"
             )
         if version == 0:
-            self._connection.executescript(
-                f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
-            )
+            self._connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
         rows = self._connection.execute("SELECT sha256 FROM documents")
         self._blobs.remove_all_except({sha256 for (sha256,) in rows})
 
@@ -130,8 +128,7 @@ class Store:
         with self._transaction():
             self._require(id)
             self._connection.execute(
-                "UPDATE documents SET status = ?, error = ?, num_tokens = coalesce(?, num_tokens) "
-                "WHERE id = ?",
+                "UPDATE documents SET status = ?, error = ?, num_tokens = coalesce(?, num_tokens) WHERE id = ?",
                 (status.value, error, num_tokens, id),
             )
 
@@ -176,9 +173,7 @@ class Store:
     def pages(self, id: str) -> Sequence[Page]:
         """Give the pages in order; empty before ``set_parsed``."""
         self._require(id)
-        rows = self._rows(
-            'SELECT number, start, "end" FROM pages WHERE document_id = ? ORDER BY number', (id,)
-        )
+        rows = self._rows('SELECT number, start, "end" FROM pages WHERE document_id = ? ORDER BY number', (id,))
         return [Page(*row) for row in rows]
 
     def put_chunks(self, id: str, chunks: Sequence[Chunk]) -> Sequence[int]:
@@ -187,17 +182,11 @@ class Store:
             self._require(id)
             self._connection.execute("DELETE FROM chunks WHERE document_id = ?", (id,))
             self._connection.executemany(
-                'INSERT INTO chunks (document_id, position, start, "end", text, is_blank) '
-                "VALUES (?, ?, ?, ?, ?, ?)",
-                [
-                    (id, chunk.index, chunk.start, chunk.end, chunk.text, not chunk.text.strip())
-                    for chunk in chunks
-                ],
+                'INSERT INTO chunks (document_id, position, start, "end", text, is_blank) VALUES (?, ?, ?, ?, ?, ?)',
+                [(id, chunk.index, chunk.start, chunk.end, chunk.text, not chunk.text.strip()) for chunk in chunks],
             )
             self._connection.execute("UPDATE documents SET num_chunks = ? WHERE id = ?", (len(chunks), id))
-            rows = self._connection.execute(
-                "SELECT id FROM chunks WHERE document_id = ? ORDER BY position", (id,)
-            )
+            rows = self._connection.execute("SELECT id FROM chunks WHERE document_id = ? ORDER BY position", (id,))
             return [vector_id for (vector_id,) in rows]
 
     def chunks(self, id: str) -> Sequence[tuple[int, Chunk]]:
@@ -211,9 +200,7 @@ class Store:
 
     def chunk(self, vector_id: int) -> tuple[str, Chunk]:
         """Give a chunk and the id of its document."""
-        rows = self._rows(
-            'SELECT document_id, position, start, "end", text FROM chunks WHERE id = ?', (vector_id,)
-        )
+        rows = self._rows('SELECT document_id, position, start, "end", text FROM chunks WHERE id = ?', (vector_id,))
         if not rows:
             raise DocumentNotFoundError(f"no chunk has the vector id {vector_id}")
         return rows[0][0], Chunk(*rows[0][1:])
@@ -253,9 +240,7 @@ class Store:
             with self._transaction():
                 self._require(id)
                 row = self._connection.execute("SELECT sha256 FROM documents WHERE id = ?", (id,)).fetchone()
-                rows = self._connection.execute(
-                    "SELECT id FROM chunks WHERE document_id = ?", (id,)
-                ).fetchall()
+                rows = self._connection.execute("SELECT id FROM chunks WHERE document_id = ?", (id,)).fetchall()
                 self._connection.execute("DELETE FROM documents WHERE id = ?", (id,))
             self._blobs.remove(row[0])
             self._rows("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -280,8 +265,7 @@ class Store:
             [(id, page.number, page.start, page.end) for page in parsed.pages],
         )
         self._connection.execute(
-            "UPDATE documents SET media_type = ?, num_chars = ?, num_pages = ?, num_chunks = 0, "
-            "notes = ? WHERE id = ?",
+            "UPDATE documents SET media_type = ?, num_chars = ?, num_pages = ?, num_chunks = 0, notes = ? WHERE id = ?",
             (parsed.media_type, len(parsed.text), len(parsed.pages), json.dumps(parsed.notes), id),
         )
 

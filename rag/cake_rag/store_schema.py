@@ -52,8 +52,7 @@ CREATE TABLE tokens (
 ) WITHOUT ROWID;
 """
 COLUMNS = (
-    "id, name, media_type, size_bytes, num_chars, num_pages, status, created_at, num_tokens, num_chunks, "
-    "notes, error"
+    "id, name, media_type, size_bytes, num_chars, num_pages, status, created_at, num_tokens, num_chunks, notes, error"
 )
 
 

@@ -21,7 +21,7 @@ _DOCUMENT_WORDS = """
     question state stated states summarise summarize summary tell text topic topics
 """
 STOP_WORDS = frozenset(_FUNCTION_WORDS.split()) | frozenset(_DOCUMENT_WORDS.split())
-"""Function words of English, a few of German and Spanish, and the words by which one talks about documents."""
+"""Function words of English, a few of German and Spanish, and the words of talk about documents."""
 
 _NUMBERS_TO_TWENTY = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "

@@ -5,13 +5,13 @@ from typing import Any
 
 import httpx2
 import pytest
-from cake_testing.engines import FakeEngine
-from cake_testing.servers import ServedApp
-from cake_testing.service import ANSWER
 
 from cake_api.app import create_app
 from cake_api.settings import Settings
 from cake_rag.embed import Embedder
+from cake_testing.engines import FakeEngine
+from cake_testing.servers import ServedApp
+from cake_testing.service import ANSWER
 
 Service = Callable[..., AbstractContextManager[httpx2.Client]]
 

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from cake_api.demo import Demo, DemoError, Question, load_example
 
 

@@ -1,10 +1,11 @@
-"""The real engine and the real service, started once; unmodified SGLang runs first, so that one server runs at a time."""
+"""The real engine and the real service, started once, after unmodified SGLang: one server at a time."""
 
 import os
 from collections.abc import Iterator
 
 import httpx2
 import pytest
+
 from cake_api.supervisor import child_environment, running_stack
 from cake_eval.engine_process import free_port, running_engine
 from cake_testing.stack import Service, greedy_samples

@@ -9,8 +9,8 @@ from typing import Any
 
 import httpx2
 import pytest
-from cake_testing.stack import EXAMPLE, Service, greedy_samples
 
+from cake_testing.stack import EXAMPLE, Service, greedy_samples
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 QUESTIONS = json.loads(EXAMPLE.with_suffix(".json").read_text(encoding="utf-8"))["questions"]
@@ -26,6 +26,7 @@ def document(service: Service) -> dict[str, Any]:
 
 def wait_ready(service: Service, document_id: str) -> dict[str, Any]:
     until = time.monotonic() + 300
+    found: dict[str, Any] = {"status": "unknown"}
     while time.monotonic() < until:
         found = service.http.get(f"/v1/documents/{document_id}").json()
         if found["status"] in ("ready", "failed"):

@@ -1,6 +1,7 @@
 """Settings of the plugin: everything unknown or impossible is refused by name."""
 
 import pytest
+
 from cake_sglang.config import CakeConfig
 from cake_sglang.errors import ConfigError
 

@@ -4,6 +4,7 @@ import json
 import socket
 
 import pytest
+
 from cake_sglang.errors import StartError
 from cake_sglang.runtime import launch
 

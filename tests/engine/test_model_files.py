@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+
 from cake_sglang.errors import ModelError
 from cake_sglang.runtime import model_files
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+
 from cake_sglang.errors import UnsupportedError
 from cake_sglang.runtime import compat
 

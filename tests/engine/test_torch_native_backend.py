@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBackend
+
 from cake_sglang.runtime.backends.torch_native_backend import (
     ROWS_PER_BLOCK,
     CakeTorchNativeBackend,
@@ -13,7 +15,6 @@ from cake_sglang.runtime.backends.torch_native_backend import (
     attend_runs,
     find_runs,
 )
-from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBackend
 
 pytestmark = pytest.mark.sglang
 TOLERANCE = 1e-4  # float32; the order of sums differs between one padded pass and blocks
@@ -39,10 +40,7 @@ def scattered_pool(lengths: list[int], *, scatter: bool) -> dict[str, Any]:
     torch.manual_seed(7)
     total = sum(lengths) + 64
     rows = torch.zeros(len(lengths), max(lengths), dtype=torch.int32)
-    if scatter:
-        order = torch.cat([c for c in torch.arange(1, total).split(7)][::-1])
-    else:
-        order = torch.arange(1, total)
+    order = torch.cat(list(torch.arange(1, total).split(7))[::-1]) if scatter else torch.arange(1, total)
     used = 0
     for i, length in enumerate(lengths):
         rows[i, :length] = order[used : used + length].int()

@@ -50,9 +50,7 @@ def test_a_short_answer_is_cited_with_the_sentence_that_holds_it(finder):
     result = ask(finder, "How high is the monthly rent?", "1,250 euros")
 
     (citation,) = result.citations
-    assert citation.quote == (
-        "The monthly rent is 1,250 euros and is due on the first working day of the month."
-    )
+    assert citation.quote == ("The monthly rent is 1,250 euros and is due on the first working day of the month.")
     assert (citation.page, citation.document_id, citation.document_name) == (2, "doc_lease", "lease.pdf")
     assert LEASE[citation.start : citation.end] == citation.quote
     assert (result.text, result.declined, result.unsupported) == ("1,250 euros", False, ())
@@ -99,16 +97,12 @@ def test_a_wrong_number_is_declined(finder):
 
 
 def test_a_model_that_declines_is_not_cited(finder):
-    answer = "The document does not mention the monthly rent of 1,250 euros."
-
-    assert ask(finder, "How high is the monthly rent?", answer).declined
+    assert ask(finder, "Is smoking allowed inside?", "The document does not state if smoking is allowed.").declined
 
 
 @pytest.mark.parametrize("answer", ["", "   \n ", "...", "?! -- (…)", "🙂"])
 def test_an_answer_without_words_is_declined_with_nothing_to_list(finder, answer):
-    assert ask(finder, "How high is the monthly rent?", answer) == CitationResult(
-        DECLINE_TEXT, (), 0, True, ()
-    )
+    assert ask(finder, "How high is the monthly rent?", answer) == CitationResult(DECLINE_TEXT, (), 0, True, ())
 
 
 def test_an_answer_in_another_language_is_supported_by_its_numbers_or_declined(finder):

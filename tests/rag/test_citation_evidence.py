@@ -73,9 +73,7 @@ def test_an_answer_of_another_kind_than_asked_for_is_marked(question, answer, co
 def test_spans_have_one_to_three_sentences_of_one_source():
     index = index_source("Boats. Boats. Boats. Boats. Boats.")
 
-    evidence = EvidenceGatherer(FlatEmbedder(), "Boats?", ["Boats. " * 5] * 2, [index, index]).gather(
-        "Boats."
-    )
+    evidence = EvidenceGatherer(FlatEmbedder(), "Boats?", ["Boats. " * 5] * 2, [index, index]).gather("Boats.")
 
     lengths = {candidate.last - candidate.first + 1 for candidate in evidence.candidates}
     assert lengths == {1, 2, 3} and len(evidence.candidates) == 2 * (5 + 4 + 3)
@@ -84,19 +82,14 @@ def test_spans_have_one_to_three_sentences_of_one_source():
 def test_candidates_are_bounded_and_the_matching_sentence_is_among_them():
     text = " ".join(f"Flat {number} has a garden." for number in range(1000, 2000))
 
-    evidence = EvidenceGatherer(
-        FlatEmbedder(), "Which flat has a garden?", [text], [index_source(text)]
-    ).gather("1777")
+    evidence = EvidenceGatherer(FlatEmbedder(), "Which flat has a garden?", [text], [index_source(text)]).gather("1777")
 
     assert Candidate(0, 777, 777) in evidence.candidates
     assert len(evidence.candidates) <= NUM_CANDIDATES * 3
 
 
 def test_no_candidate_shares_no_word():
-    assert (
-        EvidenceGatherer(FlatEmbedder(), "Why?", [TEXT], [index_source(TEXT)]).gather("Zebra").candidates
-        == ()
-    )
+    assert EvidenceGatherer(FlatEmbedder(), "Why?", [TEXT], [index_source(TEXT)]).gather("Zebra").candidates == ()
 
 
 @pytest.mark.parametrize(

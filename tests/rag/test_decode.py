@@ -2,7 +2,9 @@ import random
 import time
 
 import pytest
+from charset_normalizer import from_bytes
 
+import cake_rag.formats.decode
 from cake_rag.errors import UnsupportedFormatError
 from cake_rag.formats.decode import decode, normalise, unreadable_share
 
@@ -98,6 +100,18 @@ def test_high_bytes_that_fit_no_encoding_are_refused():
 def test_the_unreadable_share_counts_visible_characters_alone():
     assert unreadable_share("ab \n\ue000\ufffd") == 0.5
     assert unreadable_share(" \n") == 0.0
+
+
+def test_statistics_see_at_most_256_kib_that_hold_a_high_byte(monkeypatch: pytest.MonkeyPatch):
+    seen: list[bytes] = []
+
+    def watched(sample: bytes, **options):
+        seen.append(sample)
+        return from_bytes(sample, **options)
+
+    monkeypatch.setattr(cake_rag.formats.decode, "from_bytes", watched)
+    assert decode(b"x " * 400_000 + RUSSIAN.encode("cp1251") * 1000).encoding == "cp1251"
+    assert len(seen[0]) == 256 * 1024 and max(seen[0]) > 127
 
 
 def test_fifty_megabytes_with_an_accent_at_the_end_take_seconds():

@@ -33,9 +33,7 @@ def model_folder() -> Path:
     return Path(spec.submodule_search_locations[0]) / "model"
 
 
-def test_int8_vectors_agree_with_the_float32_model_written_out_in_numpy(
-    embedder: Embedder, model_folder: Path
-):
+def test_int8_vectors_agree_with_the_float32_model_written_out_in_numpy(embedder: Embedder, model_folder: Path):
     weights = load_safetensors(model_folder / "model.safetensors")
     tokenizer = Tokenizer.from_file(str(model_folder / "tokenizer.json"))
     tokenizer.no_padding()
@@ -47,9 +45,7 @@ def test_int8_vectors_agree_with_the_float32_model_written_out_in_numpy(
 
 def test_similarities_are_those_that_the_model_card_family_publishes(embedder: Embedder):
     # Source: https://sbert.net, quick start, all-MiniLM-L6-v2: 1.0, 0.6660, 0.1046, 0.1411.
-    vectors = embedder.embed(
-        ["The weather is lovely today.", "It's so sunny outside!", "He drove to the stadium."]
-    )
+    vectors = embedder.embed(["The weather is lovely today.", "It's so sunny outside!", "He drove to the stadium."])
     expected = [[1.0, 0.6660, 0.1046], [0.6660, 1.0, 0.1411], [0.1046, 0.1411, 1.0]]
     assert np.allclose(vectors @ vectors.T, expected, atol=0.05)
 
@@ -64,9 +60,7 @@ def test_no_text_gives_no_vector(embedder: Embedder):
     assert embedder.embed([]).shape == (0, 384)
 
 
-def test_a_vector_does_not_depend_on_its_neighbours_or_place(
-    embedder: Embedder, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_vector_does_not_depend_on_its_neighbours_or_place(embedder: Embedder, monkeypatch: pytest.MonkeyPatch):
     alone = np.concatenate([embedder.embed([text]) for text in TEXTS])
     monkeypatch.setattr(cake_rag.embed, "WINDOW_SIZE", 4)
     monkeypatch.setattr(cake_rag.embed, "BATCH_SIZE", 3)

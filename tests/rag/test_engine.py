@@ -4,12 +4,12 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 
 import pytest
-from cake_testing.engines import FakeEngine, wait_until
-from cake_testing.fake_tokenizer import CONTROL_STRINGS
 
 from cake_rag.documents import Usage
 from cake_rag.engine import EngineClient, GenerationEvent, Sampling
 from cake_rag.errors import EngineRequestError, EngineUnavailableError
+from cake_testing.engines import FakeEngine, wait_until
+from cake_testing.fake_tokenizer import CONTROL_STRINGS
 
 SYSTEM = "You answer questions about the document."
 
@@ -33,9 +33,7 @@ def closed_port() -> int:
         return probe.getsockname()[1]
 
 
-async def collect(
-    client: EngineClient, ids: list[int], rid: str = "r1", tokens: int = 50
-) -> list[GenerationEvent]:
+async def collect(client: EngineClient, ids: list[int], rid: str = "r1", tokens: int = 50) -> list[GenerationEvent]:
     async with aclosing(client.generate(ids, Sampling(tokens), rid)) as events:
         return [event async for event in events]
 
@@ -85,15 +83,11 @@ async def test_the_limits_are_asked_once_per_model(client: EngineClient, engine:
     assert info.model_id == "/models/other"
 
 
-async def test_the_frame_surrounds_the_users_text_with_the_chat_template(
-    client: EngineClient, engine: FakeEngine
-):
+async def test_the_frame_surrounds_the_users_text_with_the_chat_template(client: EngineClient, engine: FakeEngine):
     frame = await client.frame(SYSTEM)
 
     decode = engine.tokenizer.decode
-    assert (
-        decode(list(frame.head_ids), False) == f"<|im_start|>system\n{SYSTEM}<|im_end|>\n<|im_start|>user\n"
-    )
+    assert decode(list(frame.head_ids), False) == f"<|im_start|>system\n{SYSTEM}<|im_end|>\n<|im_start|>user\n"
     assert decode(list(frame.tail_ids), False) == "<|im_end|>\n<|im_start|>assistant\n"
 
 
@@ -128,7 +122,7 @@ async def test_no_text_becomes_a_control_token(client: EngineClient, engine: Fak
 
 
 async def test_the_same_text_gives_the_same_tokens(client: EngineClient):
-    text = "One line.\n\nAnother <|im_end|> line.\n" * 3_000
+    text = "One line.\n\nAnother <|im_end|> line.\n" * 1_800
 
     assert await client.tokenize(text) == await client.tokenize(text)
 
@@ -188,9 +182,7 @@ async def test_closing_a_generation_early_aborts_it(client: EngineClient, engine
     assert engine.aborted == ["ask-7"]
 
 
-async def test_cancelling_a_task_that_waits_for_the_prefill_aborts_it(
-    client: EngineClient, engine: FakeEngine
-):
+async def test_cancelling_a_task_that_waits_for_the_prefill_aborts_it(client: EngineClient, engine: FakeEngine):
     engine.behaviour.prefill_gate.clear()
     task = asyncio.create_task(collect(client, [11, 12], rid="ask-8"))
     await asyncio.to_thread(wait_until, engine.generation_started.is_set)
@@ -243,9 +235,7 @@ async def test_a_refused_generation_tells_the_engines_reason(
         await collect(client, [11, 12])
 
 
-async def test_a_generation_that_the_engine_gives_up_tells_its_reason(
-    client: EngineClient, engine: FakeEngine
-):
+async def test_a_generation_that_the_engine_gives_up_tells_its_reason(client: EngineClient, engine: FakeEngine):
     engine.behaviour.finish = {"type": "abort", "message": "out of memory", "status_code": 500}
 
     with pytest.raises(EngineRequestError, match="gave the request up: out of memory"):

@@ -44,9 +44,7 @@ def data_file(path: Path) -> Path:
     k=st.integers(1, 70),
     seed=st.integers(0, 1000),
 )
-def test_search_agrees_with_brute_force(
-    path: Path, count: int, removed: set[int], allowed, k: int, seed: int
-):
+def test_search_agrees_with_brute_force(path: Path, count: int, removed: set[int], allowed, k: int, seed: int):
     index = VectorIndex(path, DIM, MODEL)
     vectors, query = unit_vectors(count, seed), unit_vectors(1, seed + 1)[0]
     index.add(np.arange(count) + 100, vectors)
@@ -152,9 +150,7 @@ def test_a_damaged_manifest_is_named_with_the_remedy(path: Path, content: bytes)
         VectorIndex.open(path, DIM, MODEL)
 
 
-@pytest.mark.parametrize(
-    "damage", [lambda raw: raw[:-1], lambda raw: b"", lambda raw: raw[:50] + b"\x7f" + raw[51:]]
-)
+@pytest.mark.parametrize("damage", [lambda raw: raw[:-1], lambda raw: b"", lambda raw: raw[:50] + b"\x7f" + raw[51:]])
 def test_a_damaged_data_file_is_named_with_the_remedy(path: Path, damage):
     saved(path)
     file = data_file(path)

@@ -53,9 +53,7 @@ def test_a_known_foreign_format_is_named_whatever_the_file_is_called(kind: str, 
     assert str(caught.value) == f"the format is not supported: {kind}; {SUPPORTED}"
 
 
-@pytest.mark.parametrize(
-    "text", ["MZ is a country code.", "BZh what?", "ID3 tags, explained", "PAR1 for the course"]
-)
+@pytest.mark.parametrize("text", ["MZ is a country code.", "BZh what?", "ID3 tags, explained", "PAR1 for the course"])
 def test_a_text_that_begins_like_a_binary_format_is_text(text: str):
     assert parse(text.encode(), "a.txt").text == text
 
@@ -90,9 +88,7 @@ def test_the_media_type_is_found_without_a_note(data: bytes, name: str, media_ty
         (pdf(["x " * 99]), "a.md", "application/pdf", "PDF"),
     ],
 )
-def test_an_extension_that_lies_is_noted_and_the_content_decides(
-    data: bytes, name: str, media_type: str, kind: str
-):
+def test_an_extension_that_lies_is_noted_and_the_content_decides(data: bytes, name: str, media_type: str, kind: str):
     parsed = parse(data, name)
     extension = name.removeprefix("a")
     note = f"the name ends in {extension}, the content is {kind} and was read as such"

@@ -47,9 +47,7 @@ EXPECTED: dict[str, tuple[str | type[errors.DocumentRejectedError], str]] = {
     "wiki.md": ("text/markdown", "International Business Machines Corporation"),
 }
 
-pytestmark = pytest.mark.skipif(
-    not DOCS.is_dir(), reason=f"no folder of odd documents: set CAKE_TEST_DATA ({DOCS})"
-)
+pytestmark = pytest.mark.skipif(not DOCS.is_dir(), reason=f"no folder of odd documents: set CAKE_TEST_DATA ({DOCS})")
 
 
 @pytest.mark.parametrize(("name", "expected"), EXPECTED.items(), ids=EXPECTED)

@@ -1,7 +1,9 @@
 import threading
 
+import pypdfium2
 import pytest
 
+import cake_rag.formats.pdf
 from cake_rag.documents import Page
 from cake_rag.errors import (
     DocumentTooLargeError,
@@ -30,9 +32,7 @@ def test_a_page_without_text_is_an_empty_range_and_noted():
 
 
 def test_little_text_is_noted_as_a_possible_scan():
-    assert parse_pdf(pdf(["stamp"]), LIMITS).notes == (
-        "little text, this may be a scan: 5 characters, 1 page(s)",
-    )
+    assert parse_pdf(pdf(["stamp"]), LIMITS).notes == ("little text, this may be a scan: 5 characters, 1 page(s)",)
 
 
 def test_an_owner_password_alone_does_not_matter():
@@ -90,15 +90,36 @@ def test_more_pages_than_allowed_are_refused():
 
 
 def test_more_characters_than_allowed_are_refused():
-    with pytest.raises(
-        DocumentTooLargeError, match="over 5 characters at page 2 of 3, allowed are at most 5"
-    ):
+    with pytest.raises(DocumentTooLargeError, match="over 5 characters at page 2 of 3, allowed are at most 5"):
         parse_pdf(pdf(["abc", "def", "ghi"]), ParseLimits(max_chars=5))
 
 
 def test_reading_longer_than_allowed_is_refused():
     with pytest.raises(MalformedDocumentError, match="took over 0 s up to page 0 of 1"):
         parse_pdf(pdf(["a"]), ParseLimits(max_seconds=0.0))
+
+
+def test_pdfium_is_entered_under_the_lock_alone(monkeypatch: pytest.MonkeyPatch):
+    calls: list[bool] = []
+
+    def watched(function):
+        def call(*arguments, **options):
+            calls.append(cake_rag.formats.pdf._PDFIUM.locked())
+            return function(*arguments, **options)
+
+        return call
+
+    for owner, name in (
+        (pypdfium2.PdfDocument, "__init__"),
+        (pypdfium2.PdfDocument, "__len__"),
+        (pypdfium2.PdfDocument, "get_page"),
+        (pypdfium2.PdfDocument, "close"),
+        (pypdfium2.PdfPage, "get_textpage"),
+        (pypdfium2.PdfTextPage, "get_text_range"),
+    ):
+        monkeypatch.setattr(owner, name, watched(getattr(owner, name)))
+    parse_pdf(pdf(["a", "b"]), LIMITS)
+    assert len(calls) >= 9 and all(calls)
 
 
 def test_threads_parse_at_the_same_time():

@@ -1,12 +1,10 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cake_testing.engines import FakeEngine, wait_until
-from cake_testing.service import ANSWER, LIGHTHOUSE
 
 from cake_rag.answering import AnswerEvent, Stage, StatusEvent, TokenEvent
 from cake_rag.config import RagConfig
@@ -21,6 +19,8 @@ from cake_rag.errors import (
     QuestionRejectedError,
 )
 from cake_rag.pipeline import Pipeline
+from cake_testing.engines import FakeEngine, wait_until
+from cake_testing.service import ANSWER, LIGHTHOUSE
 
 QUESTION = "Who lit the lamp on the night of the storm?"
 LONG_TEXT = "\n\n".join(
@@ -46,11 +46,19 @@ def config(tmp_path: Path, engine: FakeEngine) -> RagConfig:
     return RagConfig(tmp_path, engine.url, heartbeat_s=0.05, connect_timeout_s=2.0)
 
 
+@asynccontextmanager
+async def opened(config: RagConfig, embedder: Embedder) -> AsyncIterator[Pipeline]:
+    pipeline = await Pipeline.open(config, embedder)
+    try:
+        yield pipeline
+    finally:
+        await pipeline.aclose()
+
+
 @pytest.fixture
 async def pipeline(config: RagConfig, embedder: Embedder) -> AsyncIterator[Pipeline]:
-    pipeline = await Pipeline.open(config, embedder)
-    yield pipeline
-    await pipeline.aclose()
+    async with opened(config, embedder) as pipeline:
+        yield pipeline
 
 
 async def ready(pipeline: Pipeline, text: str = LIGHTHOUSE, name: str = "lighthouse.txt") -> str:
@@ -131,9 +139,7 @@ async def test_citations_are_verbatim_spans_of_the_document(pipeline: Pipeline):
     assert answer.text[citation.answer_start : citation.answer_end] == ANSWER
 
 
-async def test_what_the_document_does_not_support_is_declined_and_shown_apart(
-    pipeline: Pipeline, engine: FakeEngine
-):
+async def test_what_the_document_does_not_support_is_declined_and_shown_apart(pipeline: Pipeline, engine: FakeEngine):
     engine.behaviour.reply = lambda _: "Napoleon paid nine thousand guilders for tulips."
     document_id = await ready(pipeline)
 
@@ -225,22 +231,20 @@ async def test_citations_of_passages_are_spans_of_the_document(pipeline: Pipelin
     assert all(LONG_TEXT[item.start : item.end] == item.quote for item in answer.citations)
 
 
-@pytest.mark.parametrize("spare_tokens", [0, -1])
+@pytest.mark.parametrize(("spare_tokens", "mode"), [(0, AnswerMode.DOCUMENT), (-1, AnswerMode.PASSAGES)])
 async def test_a_document_is_read_whole_up_to_the_last_token_that_fits(
-    config: RagConfig, embedder: Embedder, engine: FakeEngine, spare_tokens: int
+    config: RagConfig, embedder: Embedder, engine: FakeEngine, spare_tokens: int, mode: AnswerMode
 ):
-    pipeline = await Pipeline.open(replace(config, answer_tokens=10), embedder)
-    document_id = await ready(pipeline)
-    await pipeline.answer(QUESTION, [document_id])
-    full = len(engine.generated[-1]["input_ids"]) + 10
-    await pipeline.aclose()
-    engine.behaviour.context_tokens = full + spare_tokens
+    engine.behaviour.context_tokens = 100_000
+    async with opened(config, embedder) as pipeline:
+        document_id = await ready(pipeline, LONG_TEXT)
+        await pipeline.answer(QUESTION, [document_id], max_tokens=10)
+    engine.behaviour.context_tokens = len(engine.generated[-1]["input_ids"]) + 10 + spare_tokens
 
-    pipeline = await Pipeline.open(replace(config, answer_tokens=10), embedder)
-    answer = await pipeline.answer(QUESTION, [document_id])
-    await pipeline.aclose()
+    async with opened(config, embedder) as pipeline:
+        answer = await pipeline.answer(QUESTION, [document_id], max_tokens=10)
 
-    assert answer.mode is (AnswerMode.DOCUMENT if spare_tokens == 0 else AnswerMode.PASSAGES)
+    assert answer.mode is mode
 
 
 async def test_several_documents_are_answered_from_passages_of_all(pipeline: Pipeline):
@@ -335,24 +339,21 @@ async def test_names_are_kept_without_path_and_invisible_characters(pipeline: Pi
 async def test_ingestion_waits_for_an_engine_that_is_away_and_loses_nothing(
     config: RagConfig, embedder: Embedder, engine: FakeEngine
 ):
-    pipeline = await Pipeline.open(replace(config, engine_url="http://127.0.0.1:9"), embedder)
-    document, _ = await pipeline.ingest("a.txt", LIGHTHOUSE.encode())
-    with pytest.raises(EngineUnavailableError):
-        await pipeline.run_ingest(document.id)
-    assert (await pipeline.get(document.id)).status is DocumentStatus.INDEXED
-    await pipeline.aclose()
+    async with opened(replace(config, engine_url="http://127.0.0.1:9"), embedder) as pipeline:
+        document, _ = await pipeline.ingest("a.txt", LIGHTHOUSE.encode())
+        with pytest.raises(EngineUnavailableError):
+            await pipeline.run_ingest(document.id)
+        assert (await pipeline.get(document.id)).status is DocumentStatus.INDEXED
 
-    pipeline = await Pipeline.open(config, embedder)
-    assert await pipeline.unfinished() == [document.id]
-    finished = await pipeline.run_ingest(document.id)
-    await pipeline.aclose()
+    async with opened(config, embedder) as pipeline:
+        unfinished = await pipeline.unfinished()
+        finished = await pipeline.run_ingest(document.id)
 
+    assert unfinished == [document.id]
     assert finished.status is DocumentStatus.READY
 
 
-async def test_a_refused_warm_up_fails_the_document_with_the_engines_reason(
-    pipeline: Pipeline, engine: FakeEngine
-):
+async def test_a_refused_warm_up_fails_the_document_with_the_engines_reason(pipeline: Pipeline, engine: FakeEngine):
     engine.behaviour.refuse_generate = (400, "no such thing")
     document, _ = await pipeline.ingest("a.txt", LIGHTHOUSE.encode())
 
@@ -366,13 +367,11 @@ async def test_a_refused_warm_up_fails_the_document_with_the_engines_reason(
 async def test_documents_answers_and_tokens_survive_a_restart(
     config: RagConfig, embedder: Embedder, engine: FakeEngine
 ):
-    pipeline = await Pipeline.open(config, embedder)
-    document_id = await ready(pipeline)
-    await pipeline.aclose()
+    async with opened(config, embedder) as pipeline:
+        document_id = await ready(pipeline)
 
-    pipeline = await Pipeline.open(config, embedder)
-    answer = await pipeline.answer(QUESTION, [document_id])
-    await pipeline.aclose()
+    async with opened(config, embedder) as pipeline:
+        answer = await pipeline.answer(QUESTION, [document_id])
 
     assert answer.usage.cached_tokens == len(engine.generated[0]["input_ids"])
 
@@ -412,9 +411,7 @@ async def test_no_document_in_the_list_is_refused(pipeline: Pipeline):
         await pipeline.answer(QUESTION, [])
 
 
-async def test_a_question_that_leaves_no_room_is_refused_with_its_tokens(
-    pipeline: Pipeline, engine: FakeEngine
-):
+async def test_a_question_that_leaves_no_room_is_refused_with_its_tokens(pipeline: Pipeline, engine: FakeEngine):
     engine.behaviour.context_tokens = 300
     document_id = await ready(pipeline, "A short text.")
 
@@ -422,19 +419,15 @@ async def test_a_question_that_leaves_no_room_is_refused_with_its_tokens(
         await pipeline.answer("why " * 150, [document_id])
 
 
-async def test_questions_beyond_the_limit_wait_their_turn(
-    config: RagConfig, embedder: Embedder, engine: FakeEngine
-):
-    pipeline = await Pipeline.open(replace(config, max_concurrent_questions=1), embedder)
-    document_id = await ready(pipeline)
-    engine.behaviour.prefill_gate.clear()
-
-    async with aclosing(pipeline.ask(QUESTION, [document_id])) as first:
-        while len(engine.generated) < 2:
-            await anext(first)
-        async with aclosing(pipeline.ask(QUESTION, [document_id])) as second:
-            waiting = [await anext(second) for _ in range(3)]
-    await pipeline.aclose()
+async def test_questions_beyond_the_limit_wait_their_turn(config: RagConfig, embedder: Embedder, engine: FakeEngine):
+    async with opened(replace(config, max_concurrent_questions=1), embedder) as pipeline:
+        document_id = await ready(pipeline)
+        engine.behaviour.prefill_gate.clear()
+        async with aclosing(pipeline.ask(QUESTION, [document_id])) as first:
+            while len(engine.generated) < 2:
+                await anext(first)
+            async with aclosing(pipeline.ask(QUESTION, [document_id])) as second:
+                waiting = [await anext(second) for _ in range(3)]
 
     assert {event.stage for event in waiting if isinstance(event, StatusEvent)} == {Stage.QUEUED}
     assert len(engine.generated) == 2

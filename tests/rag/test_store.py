@@ -165,9 +165,7 @@ def test_unfinished_documents_are_those_on_their_way_oldest_first(store: Store):
     assert store.unfinished() == ids[:3]
 
 
-def test_deleting_gives_the_vector_ids_and_removes_everything_of_the_document_alone(
-    store: Store, tmp_path: Path
-):
+def test_deleting_gives_the_vector_ids_and_removes_everything_of_the_document_alone(store: Store, tmp_path: Path):
     gone, kept = filled(store), filled(store, b"other")
     vector_ids = [vector_id for vector_id, _ in store.chunks(gone)]
     assert store.delete(gone) == vector_ids
@@ -279,9 +277,7 @@ def test_a_store_of_a_newer_version_is_refused(tmp_path: Path):
     connection = sqlite3.connect(tmp_path / DATABASE_NAME)
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
     connection.close()
-    with pytest.raises(
-        StoreError, match=f"schema version {SCHEMA_VERSION + 1}, .* up to {SCHEMA_VERSION}; upgrade"
-    ):
+    with pytest.raises(StoreError, match=f"schema version {SCHEMA_VERSION + 1}, .* up to {SCHEMA_VERSION}; upgrade"):
         Store(tmp_path)
 
 
@@ -308,8 +304,7 @@ def test_a_write_that_fails_halfway_changes_nothing(store: Store):
 def test_threads_upload_the_same_bytes_once(store: Store):
     created: list[bool] = []
     threads = [
-        threading.Thread(target=lambda: created.append(store.put_document(record(b"abc"), b"abc")[1]))
-        for _ in range(8)
+        threading.Thread(target=lambda: created.append(store.put_document(record(b"abc"), b"abc")[1])) for _ in range(8)
     ]
     for thread in threads:
         thread.start()

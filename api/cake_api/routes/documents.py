@@ -2,7 +2,8 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, File, Path, Query, Response, UploadFile
+from fastapi import APIRouter, Form, Path, Query, Response, UploadFile
+from pydantic import BaseModel, ConfigDict, Field
 
 from cake_api.dependencies import IngestQueueDep, PipelineDep, SettingsDep
 from cake_api.problems import UnknownCursorError
@@ -12,6 +13,14 @@ from cake_rag.errors import DocumentNotFoundError, DocumentTooLargeError
 router = APIRouter(prefix="/v1/documents", tags=["documents"])
 
 DocumentIdPath = Annotated[str, Path(examples=["doc_9f86d081884c7d659a2feaa0c55ad015"])]
+
+
+class UploadForm(BaseModel):
+    """A form with one file."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    file: UploadFile = Field(description="Plain text, Markdown, HTML or PDF; the content decides.")
 
 
 @router.post(
@@ -32,7 +41,7 @@ DocumentIdPath = Annotated[str, Path(examples=["doc_9f86d081884c7d659a2feaa0c55a
     },
 )
 async def upload_document(
-    file: Annotated[UploadFile, File(description="Plain text, Markdown, HTML or PDF; the content decides.")],
+    form: Annotated[UploadForm, Form(media_type="multipart/form-data")],
     response: Response,
     pipeline: PipelineDep,
     ingest_queue: IngestQueueDep,
@@ -42,6 +51,7 @@ async def upload_document(
 
     What cannot become a document is refused at once, and nothing of it is stored.
     """
+    file = form.file
     if file.size is not None and file.size > settings.max_upload_bytes:
         raise DocumentTooLargeError(
             f"the file has {file.size} bytes, expected at most {settings.max_upload_bytes}"

@@ -137,6 +137,7 @@ class CakeTorchNativeBackend(TorchNativeAttnBackend):
     def init_forward_metadata(self, forward_batch: Any) -> None:
         """Find, once per forward pass, where each request's KV lies; all layers share it."""
         super().init_forward_metadata(forward_batch)
+        assert self.req_to_token_pool is not None
         self._request_slots = self._locate(
             self.req_to_token_pool.req_to_token, forward_batch.req_pool_indices, forward_batch.seq_lens
         )

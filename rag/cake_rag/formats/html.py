@@ -28,9 +28,7 @@ _VOID = _words("area base br col embed hr img input link meta param source track
 # An open one of these is closed by the next, so a page may leave thousands of them open without nesting.
 _SELF_CLOSING = _words("p li dt dd tr td th thead tbody tfoot option optgroup colgroup rp rt body html")
 _TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9-]*)[^<>]*?(/?)>")
-_DOCTYPE = re.compile(
-    r"\s*(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)*<(?:!doctype\s+html|html|head|body)\b", re.I | re.S
-)
+_DOCTYPE = re.compile(r"\s*(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)*<(?:!doctype\s+html|html|head|body)\b", re.I | re.S)
 _STRUCTURE = re.compile(r"<(?:html|head|body)[\s>]", re.I)
 _ANY_ELEMENT = re.compile(r"<(?:p|div|span|table|ul|ol|h[1-6]|a|br|article|section)\b[^<>]*>", re.I)
 _CHARSET = re.compile(
@@ -51,9 +49,7 @@ def is_html(text: str, *, named_html: bool) -> bool:
     head = text[:_SNIFF_CHARS]
     if _DOCTYPE.match(head):
         return True
-    return (
-        named_html and (_STRUCTURE.search(head) or _ANY_ELEMENT.search(text[: 16 * _SNIFF_CHARS])) is not None
-    )
+    return named_html and (_STRUCTURE.search(head) or _ANY_ELEMENT.search(text[: 16 * _SNIFF_CHARS])) is not None
 
 
 def html_text(markup: str, limits: ParseLimits) -> str:

@@ -48,9 +48,7 @@ def parse_pdf(data: bytes, limits: ParseLimits) -> ParsedDocument:
         if num_pages == 0:
             raise MalformedDocumentError("the PDF has 0 pages, expected 1 or more")
         if num_pages > limits.max_pages:
-            raise DocumentTooLargeError(
-                f"the PDF has {num_pages:,} pages, allowed are at most {limits.max_pages:,}"
-            )
+            raise DocumentTooLargeError(f"the PDF has {num_pages:,} pages, allowed are at most {limits.max_pages:,}")
         texts, broken = _page_texts(document, num_pages, limits)
     if len(broken) == num_pages:
         raise MalformedDocumentError(f"the PDF is damaged: 0 of its pages can be read, of {num_pages}")
@@ -80,9 +78,7 @@ def _opened(data: bytes) -> Iterator[pypdfium2.PdfDocument]:
             document.close()
 
 
-def _page_texts(
-    document: pypdfium2.PdfDocument, num_pages: int, limits: ParseLimits
-) -> tuple[list[str], list[int]]:
+def _page_texts(document: pypdfium2.PdfDocument, num_pages: int, limits: ParseLimits) -> tuple[list[str], list[int]]:
     """Read all pages; also give the numbers of those that cannot be read."""
     deadline = time.monotonic() + limits.max_seconds
     texts: list[str] = []

@@ -51,9 +51,7 @@ _SIGNATURES = (
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08")
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 # Short magics are also how a text may begin, so they count only in front of a byte that no text has.
-_NEEDS_BINARY = frozenset(
-    {b"BZh", b"MZ", b"ID3", b"PAR1", b"ftyp", b"ustar", b"fLaC", b"WEBP", b"WAVE", b"AVI "}
-)
+_NEEDS_BINARY = frozenset({b"BZh", b"MZ", b"ID3", b"PAR1", b"ftyp", b"ustar", b"fLaC", b"WEBP", b"WAVE", b"AVI "})
 _BINARY_WINDOW = 4096
 
 

@@ -51,9 +51,7 @@ def _layer(weights: Mapping[str, np.ndarray], name: str, hidden: np.ndarray) -> 
     inner = _linear(weights, f"{name}.intermediate.dense", hidden)
     erf = np.vectorize(math.erf, otypes=[np.float32])
     inner = 0.5 * inner * (1.0 + erf(inner / _SQRT_2))
-    return _layer_norm(
-        weights, f"{name}.output.LayerNorm", hidden + _linear(weights, f"{name}.output.dense", inner)
-    )
+    return _layer_norm(weights, f"{name}.output.LayerNorm", hidden + _linear(weights, f"{name}.output.dense", inner))
 
 
 def _attention(weights: Mapping[str, np.ndarray], name: str, hidden: np.ndarray) -> np.ndarray:

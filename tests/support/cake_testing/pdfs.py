@@ -40,9 +40,7 @@ def encrypted_pdf(text: str, *, user_password: bytes, owner_password: bytes) -> 
     key = hashlib.md5(seed).digest()[:5]
     objects = _objects([_text_stream(text)])
     number = next(number for number, body in objects.items() if b"stream" in body)
-    content = _rc4(
-        hashlib.md5(key + number.to_bytes(3, "little") + b"\0\0").digest()[:10], _text_stream(text)
-    )
+    content = _rc4(hashlib.md5(key + number.to_bytes(3, "little") + b"\0\0").digest()[:10], _text_stream(text))
     objects[number] = _stream(content)
     encrypt = (
         f"/Encrypt << /Filter /Standard /V 1 /R 2 /O <{owner.hex()}> /U <{_rc4(key, _PADDING).hex()}> "
@@ -51,9 +49,7 @@ def encrypted_pdf(text: str, *, user_password: bytes, owner_password: bytes) -> 
     return _assemble(objects, encrypt.encode())
 
 
-def _objects(
-    streams: Sequence[bytes], image: bytes | None = None, to_unicode: bytes | None = None
-) -> dict[int, bytes]:
+def _objects(streams: Sequence[bytes], image: bytes | None = None, to_unicode: bytes | None = None) -> dict[int, bytes]:
     font = b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica"
     font += b" /ToUnicode 5 0 R >>" if to_unicode else b" /Encoding /WinAnsiEncoding >>"
     first = 10

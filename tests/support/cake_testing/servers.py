@@ -4,8 +4,9 @@ from threading import Thread
 from types import TracebackType
 
 import uvicorn
-from cake_testing.engines import wait_until
 from starlette.types import ASGIApp
+
+from cake_testing.engines import wait_until
 
 
 class ServedApp:

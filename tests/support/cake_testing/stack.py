@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx2
+
 from cake_api.supervisor import Stack
 from cake_eval.engine_process import EngineServer
 
