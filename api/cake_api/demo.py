@@ -7,10 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx2
+from cake_rag.answering import AnswerEvent, StatusEvent
+from cake_rag.client import ServiceClient
+from cake_rag.commands.ask import format_answer
+from cake_rag.documents import Answer, DocumentStatus
 
-INGEST_SECONDS = 900.0
-ANSWER_SECONDS = 900.0
+INGEST_SECONDS = 3600.0
+SLOW_SECONDS = 10.0
+POLL_SECONDS = 0.3
 
 
 class DemoError(RuntimeError):
@@ -56,91 +60,73 @@ class Demo:
 
     def __init__(self, url: str, say: Callable[[str], None] = print) -> None:
         """Talk to the service at ``url``; ``say`` takes each line for the person."""
-        self._http = httpx2.Client(base_url=url, timeout=ANSWER_SECONDS)
+        self._client = ServiceClient(url)
         self._say = say
-        self.answers: list[tuple[Question, dict[str, Any]]] = []
-        self.document: dict[str, Any] = {}
+        self.answers: list[tuple[Question, Answer]] = []
+        self.document_tokens = 0
         self.ingest_s = 0.0
 
     def run(self, example: Example) -> None:
         """Ingest the document and ask every question.
 
         Raises:
-            DemoError: If the service refuses the document or a question.
+            DemoError: If the document cannot be ingested, or an answer does not come.
+            cake_rag.client.ServiceError: If the service refuses the document or a question.
         """
-        self.document = self._ingest(example.document)
+        document_id = self._ingest(example.document)
         for question in example.questions:
-            answer = self._checked(
-                self._http.post(
-                    "/v1/questions", json={"question": question.text, "document_ids": [self.document["id"]]}
-                )
-            )
+            self._say(f"\nQ: {question.text}")
+            answer = self._ask(question.text, document_id)
             self.answers.append((question, answer))
-            self._show(question, answer)
+            self._say(f"A: {format_answer(answer)}")
 
-    def _ingest(self, path: Path) -> dict[str, Any]:
+    def _ask(self, question: str, document_id: str) -> Answer:
+        for event in self._client.ask(question, [document_id]):
+            if isinstance(event, AnswerEvent):
+                return event.answer
+            if isinstance(event, StatusEvent) and event.elapsed_s >= SLOW_SECONDS:
+                self._say(f"   {event.stage}, {event.elapsed_s:.0f} s")
+        raise DemoError(f"no answer to {question!r}")
+
+    def _ingest(self, path: Path) -> str:
         started = time.monotonic()
-        with path.open("rb") as file:
-            document = self._checked(self._http.post("/v1/documents", files={"file": (path.name, file)}))
-        last = ""
-        while document["status"] not in ("ready", "failed"):
-            elapsed = time.monotonic() - started
-            if elapsed > INGEST_SECONDS:
-                raise DemoError(f"{path.name} is still {document['status']} after {INGEST_SECONDS:.0f} s")
-            if document["status"] != last:
-                last = document["status"]
-                self._say(f"document {path.name}: {last}, {elapsed:.0f} s")
-            time.sleep(0.3)
-            document = self._checked(self._http.get(f"/v1/documents/{document['id']}"))
-        if document["status"] == "failed":
-            raise DemoError(f"{path.name} was refused: {document['error']}")
+        document = self._client.upload(path).document
+        shown, last = "", started
+        while document.status not in (DocumentStatus.READY, DocumentStatus.FAILED):
+            now = time.monotonic()
+            if now - started > INGEST_SECONDS:
+                raise DemoError(f"{path.name} is still {document.status} after {INGEST_SECONDS:.0f} s")
+            if document.status != shown or now - last > SLOW_SECONDS:
+                shown, last = document.status, now
+                self._say(f"document {path.name}: {shown}, {now - started:.0f} s")
+            time.sleep(POLL_SECONDS)
+            document = self._client.document(document.id)
+        if document.status is DocumentStatus.FAILED:
+            raise DemoError(f"{path.name} was refused: {document.error}")
         self.ingest_s = time.monotonic() - started
+        self.document_tokens = document.num_tokens or 0
         self._say(
-            f"document {path.name}: ready after {self.ingest_s:.1f} s, {document['num_tokens']} tokens, "
-            f"{document['num_chunks']} chunks"
+            f"document {path.name}: ready after {self.ingest_s:.1f} s, {document.num_tokens} tokens, "
+            f"{document.num_chunks} chunks, id {document.id}"
         )
-        return document
-
-    @staticmethod
-    def _checked(response: httpx2.Response) -> dict[str, Any]:
-        body = response.json()
-        if response.status_code >= 400:
-            raise DemoError(f"the service answered {response.status_code}: {body.get('detail', body)}")
-        return body
-
-    def _show(self, question: Question, answer: dict[str, Any]) -> None:
-        usage = answer["usage"]
-        self._say(f"\nQ: {question.text}")
-        self._say(f"A: {answer['text']}")
-        for citation in answer["citations"]:
-            self._say(
-                f'   "{citation["quote"]}"\n   {citation["document_name"]}, page {citation["page"]}, '
-                f"characters {citation['start']}-{citation['end']}, support {citation['score']:.2f}"
-            )
-        self._say(
-            f"   first token {answer['ttft_s']:.2f} s, whole answer {answer['total_s']:.2f} s; "
-            f"{usage['cached_tokens']} of {usage['prompt_tokens']} prompt tokens came from the cache "
-            f"(mode {answer['mode']})"
-        )
+        return document.id
 
     def verdict(self) -> tuple[bool, dict[str, Any]]:
         """Judge the answers against what is recorded beside the example; gives the verdict and its figures."""
-        tokens = self.document["num_tokens"]
+        tokens = self.document_tokens
         failures = []
         for number, (question, answer) in enumerate(self.answers, start=1):
-            if question.checked and question.gold is None and not answer["declined"]:
+            if question.checked and question.gold is None and not answer.declined:
                 failures.append(f"question {number} should be declined")
-            if question.gold is not None and not any(
-                question.gold in c["quote"] for c in answer["citations"]
-            ):
+            if question.gold is not None and not any(question.gold in c.quote for c in answer.citations):
                 failures.append(f"no cited span of question {number} holds {question.gold!r}")
-            if number > 1 and answer["usage"]["cached_tokens"] < tokens:
+            if number > 1 and answer.usage.cached_tokens < tokens:
                 failures.append(
-                    f"question {number} reused {answer['usage']['cached_tokens']} tokens of a document of {tokens}"
+                    f"question {number} reused {answer.usage.cached_tokens} tokens of a document of {tokens}"
                 )
         figures: dict[str, Any] = {"document_tokens": tokens, "ingest_s": round(self.ingest_s, 2)}
         for number, (_, answer) in enumerate(self.answers, start=1):
-            figures[f"cached_tokens_{number}"] = answer["usage"]["cached_tokens"]
-            figures[f"ttft_{number}_s"] = round(answer["ttft_s"], 3)
+            figures[f"cached_tokens_{number}"] = answer.usage.cached_tokens
+            figures[f"ttft_{number}_s"] = round(answer.ttft_s, 3)
         figures["failures"] = failures
         return not failures, figures

@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from urllib.parse import quote
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
@@ -57,7 +58,7 @@ class RequestContext:
         finally:
             logger.info(
                 "request method=%s path=%s status=%d seconds=%.3f request_id=%s",
-                *(scope["method"], scope["path"], status, time.monotonic() - started, request_id),
+                *(scope["method"], quote(scope["path"]), status, time.monotonic() - started, request_id),
             )
 
 
@@ -86,9 +87,7 @@ class BodyLimit:
         limit = rule.max_bytes
         announced = Headers(scope=scope).get("content-length", "")
         if announced.isdigit() and int(announced) > limit:
-            error = BodyTooLargeError(
-                f"the body has {int(announced)} bytes, expected at most {limit}", rule.settings
-            )
+            error = BodyTooLargeError(f"the body has {int(announced)} bytes, expected at most {limit}", rule.settings)
             await problem_response(Request(scope), error)(scope, receive, send)
             return
         received = 0

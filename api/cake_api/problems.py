@@ -77,9 +77,7 @@ _QUESTION_LIMITS = ("max_question_chars", "max_answer_tokens")
 
 PROBLEMS: Mapping[type[Exception], ProblemRow] = {
     BodyTooLargeError: ProblemRow(413, "body-too-large", "The request is too large"),
-    DocumentTooLargeError: ProblemRow(
-        413, "document-too-large", "The document is too large", limits=_UPLOAD_LIMITS
-    ),
+    DocumentTooLargeError: ProblemRow(413, "document-too-large", "The document is too large", limits=_UPLOAD_LIMITS),
     EmptyDocumentError: ProblemRow(422, "empty-document", "The document is empty"),
     EncryptedDocumentError: ProblemRow(422, "encrypted-document", "The document needs a password"),
     MalformedDocumentError: ProblemRow(422, "malformed-document", "The document cannot be read"),

@@ -11,9 +11,7 @@ _DOCUMENT_ID = "doc_9f86d081884c7d659a2feaa0c55ad015"
 
 DocumentId = Annotated[
     str,
-    Field(
-        description="`doc_` and 32 hex digits of the SHA-256 of the uploaded bytes.", examples=[_DOCUMENT_ID]
-    ),
+    Field(description="`doc_` and 32 hex digits of the SHA-256 of the uploaded bytes.", examples=[_DOCUMENT_ID]),
 ]
 
 
@@ -28,9 +26,7 @@ class DocumentModel(OutModel):
 
     id: DocumentId
     name: str = Field(examples=["lighthouse.txt"])
-    media_type: str = Field(
-        description="What the content is, whatever its name says.", examples=["text/plain"]
-    )
+    media_type: str = Field(description="What the content is, whatever its name says.", examples=["text/plain"])
     size_bytes: int
     num_chars: int
     num_pages: int

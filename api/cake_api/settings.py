@@ -1,10 +1,13 @@
 """Settings of the service, from ``CAKE_API_*`` variables; nothing else reads the environment."""
 
+import os
+from difflib import get_close_matches
 from pathlib import Path
 
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from cake_rag.client import URL_VARIABLE
 from cake_rag.config import RagConfig
 
 ENV_PREFIX = "CAKE_API_"
@@ -25,15 +28,9 @@ class Settings(BaseSettings):
     max_question_chars: int = Field(default=4_000, ge=1, description="Longest question, in characters.")
     answer_tokens: int = Field(default=96, ge=1, description="Longest answer when max_tokens is left out.")
     max_answer_tokens: int = Field(default=1_024, ge=1, description="Largest max_tokens of a question.")
-    num_passages: int = Field(
-        default=6, ge=1, le=64, description="Passages read when a document does not fit."
-    )
-    max_concurrent_questions: int = Field(
-        default=4, ge=1, description="Questions with the engine at one time."
-    )
-    heartbeat_s: float = Field(
-        default=2.0, gt=0, description="Longest silence of an event stream, in seconds."
-    )
+    num_passages: int = Field(default=6, ge=1, le=64, description="Passages read when a document does not fit.")
+    max_concurrent_questions: int = Field(default=4, ge=1, description="Questions with the engine at one time.")
+    heartbeat_s: float = Field(default=2.0, gt=0, description="Longest silence of an event stream, in seconds.")
     retry_after_s: int = Field(default=5, ge=1, description="Retry-After of 409 and 503 answers, in seconds.")
     embed_threads: int = Field(default=1, ge=1, description="Threads of one embedding run.")
 
@@ -43,6 +40,19 @@ class Settings(BaseSettings):
         if not value.startswith(("http://", "https://")):
             raise ValueError(f"is {value!r}, expected http://... or https://...")
         return value.rstrip("/")
+
+    def model_post_init(self, context: object, /) -> None:
+        """Refuse a variable that is nearly one of ours: a misspelt limit must not be a limit that is off.
+
+        Raises:
+            ValueError: If such a variable is set.
+        """
+        known = [f"{ENV_PREFIX}{name}".upper() for name in type(self).model_fields]
+        for variable in sorted(os.environ):
+            if variable.startswith(ENV_PREFIX) and variable not in (*known, URL_VARIABLE):
+                near = get_close_matches(variable, known, n=1, cutoff=0.85)
+                if near:
+                    raise ValueError(f"the variable {variable} is unknown, did you mean {near[0]}?")
 
     def rag_config(self) -> RagConfig:
         """Give the settings of the document side.

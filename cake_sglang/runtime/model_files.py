@@ -100,13 +100,13 @@ def convert_gguf(source: Path, cache: Path, *, name: str, expected_sha256: str |
         raise ModelError(f"{source.name} has SHA-256 {digest}, expected {expected_sha256}")
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        with _lock(cache / ".lock"):
-            return _convert_locked(source, cache, name, digest)
+        with _lock(cache / ".lock") as lock:
+            return _convert_locked(source, cache, name, digest, lock)
     except OSError as error:
         raise ModelError(f"model cache {cache}: {error.strerror or error}") from error
 
 
-def _convert_locked(source: Path, cache: Path, name: str, digest: str) -> Path:
+def _convert_locked(source: Path, cache: Path, name: str, digest: str, lock: int) -> Path:
     target = cache / f"{name}-{digest[:12]}-v{FORMAT}"
     if target.exists():
         damage = find_damage(target)
@@ -124,7 +124,7 @@ def _convert_locked(source: Path, cache: Path, name: str, digest: str) -> Path:
         )
     work = Path(tempfile.mkdtemp(prefix=".converting-", dir=cache))
     try:
-        _run_conversion(source, work)
+        _run_conversion(source, work, lock)
         files = {path.name: sha256_file(path) for path in sorted(work.iterdir()) if path.is_file()}
         manifest = {"format": FORMAT, "source": source.name, "source_sha256": digest, "files": files}
         _write_synced(work / MANIFEST, json.dumps(manifest, indent=1))
@@ -135,11 +135,14 @@ def _convert_locked(source: Path, cache: Path, name: str, digest: str) -> Path:
     return target
 
 
-def _run_conversion(source: Path, target: Path) -> None:
-    """Convert in a process of its own: it needs several times the file's size in memory, all of it given back."""
+def _run_conversion(source: Path, target: Path, lock: int) -> None:
+    """Convert in a process of its own: it needs several times the file's size in memory, all of it given back.
+
+    The child inherits the lock, so that one left behind by a killed parent holds off the next conversion.
+    """
     environ = dict(os.environ, HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", CUDA_VISIBLE_DEVICES="")
     command = [sys.executable, "-m", "cake_sglang.runtime.gguf_conversion", str(source), str(target)]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True)
+    done = subprocess.run(command, env=environ, pass_fds=(lock,), capture_output=True, text=True)
     if done.returncode != 0:
         reason = (
             done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"exit status {done.returncode}"
@@ -183,8 +186,8 @@ def _write_synced(path: Path, text: str) -> None:
 
 
 @contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on a file; the system drops it when the process ends, however it ends."""
+def _lock(path: Path) -> Iterator[int]:
+    """Hold an exclusive lock on a file and give its descriptor; the system drops it when its last holder ends."""
     with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+        yield file.fileno()

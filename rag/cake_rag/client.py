@@ -17,6 +17,10 @@ from cake_rag.engine import EngineState
 URL_VARIABLE = "CAKE_API_URL"
 DEFAULT_URL = "http://127.0.0.1:8080"
 
+# An answer's stream is never silent once it has begun, but it begins only when the engine has told its limits,
+# and that waits for a running prefill.
+_ASK_TIMEOUT_S = 600.0
+
 R = TypeVar("R")
 
 
@@ -34,9 +38,7 @@ class ServiceProblemError(ServiceError):
 
     def __init__(self, problem: Mapping[str, Any]) -> None:
         """Take title, detail, status and code of a problem document."""
-        super().__init__(
-            f"{problem.get('title', 'the request failed')}: {problem.get('detail', 'no reason given')}"
-        )
+        super().__init__(f"{problem.get('title', 'the request failed')}: {problem.get('detail', 'no reason given')}")
         self.status = int(problem.get("status", 0))
         self.code = str(problem.get("code", ""))
 
@@ -126,7 +128,10 @@ class ServiceClient:
             ServiceError: If the service cannot be reached or goes away.
         """
         body = {"question": question, "document_ids": document_ids, "max_tokens": max_tokens, "stream": True}
-        with self._reported(), self._client.stream("POST", "/v1/questions", json=body) as response:
+        with (
+            self._reported(),
+            self._client.stream("POST", "/v1/questions", json=body, timeout=_ASK_TIMEOUT_S) as response,
+        ):
             if response.status_code != 200:
                 response.read()
                 self._json(response)
@@ -151,9 +156,7 @@ class ServiceClient:
         except ValueError:
             body = None
         if not isinstance(body, dict):
-            raise ServiceError(
-                f"{self.url} is not this service: it answers {response.status_code} without JSON"
-            )
+            raise ServiceError(f"{self.url} is not this service: it answers {response.status_code} without JSON")
         if response.status_code not in allowed:
             raise ServiceProblemError(body)
         return body
@@ -161,9 +164,7 @@ class ServiceClient:
 
 def _segment(document_id: str) -> str:
     """Give an id as one path segment, so that no id can name another route."""
-    return "".join(
-        char if char.isalnum() or char in "_-" else f"%{ord(char):02X}" for char in document_id[:200]
-    )
+    return "".join(char if char.isalnum() or char in "_-" else f"%{ord(char):02X}" for char in document_id[:200])
 
 
 def _event(name: str, data: dict[str, Any]) -> AskEvent | None:

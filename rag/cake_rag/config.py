@@ -90,9 +90,7 @@ class RagConfig:
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected more than 0")
         if self.answer_tokens > self.max_answer_tokens:
-            raise ValueError(
-                f"answer_tokens is {self.answer_tokens}, expected at most {self.max_answer_tokens}"
-            )
+            raise ValueError(f"answer_tokens is {self.answer_tokens}, expected at most {self.max_answer_tokens}")
         if self.num_passages > 64:
             raise ValueError(f"num_passages is {self.num_passages}, expected 1..64")
         if not self.engine_url.startswith(("http://", "https://")):

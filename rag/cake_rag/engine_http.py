@@ -70,9 +70,7 @@ class EngineHttp:
             raise self._away(error) from error
 
     @asynccontextmanager
-    async def stream(
-        self, path: str, body: dict[str, object]
-    ) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
+    async def stream(self, path: str, body: dict[str, object]) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
         """Give the JSON objects of an event stream, up to ``[DONE]``; errors as in ``get``."""
         try:
             async with self._client.stream("POST", path, json=body) as response:

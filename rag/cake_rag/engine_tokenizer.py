@@ -69,9 +69,7 @@ class EngineTokenizer:
                 continue
             parts = rendered.split(_SENTINEL)
             if len(parts) != 2:
-                failures.append(
-                    f"{name}: the user's text stands {len(parts) - 1} times in the rendered prompt"
-                )
+                failures.append(f"{name}: the user's text stands {len(parts) - 1} times in the rendered prompt")
                 continue
             if failures:
                 logger.warning("prompt_frame=%r after %s", name, "; ".join(failures))

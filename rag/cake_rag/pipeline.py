@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from cake_rag.answering import Answerer, AnswerEvent, AskEvent
 from cake_rag.citation import CitationFinder
 from cake_rag.config import RagConfig
-from cake_rag.documents import Answer, Document, DocumentStatus, ParsedDocument
+from cake_rag.documents import Answer, Document, DocumentStatus
 from cake_rag.embed import Embedder
 from cake_rag.engine import EngineClient, EngineState, Sampling
 from cake_rag.errors import DocumentNotFoundError, DocumentRejectedError, EngineError, EngineRequestError
@@ -51,7 +51,7 @@ class Pipeline:
         self._planner = Planner(config, engine, store, retriever)
         self._answerer = Answerer(config, engine, citations)
         self._limits = ParseLimits(config.max_upload_bytes, config.max_document_chars, config.max_document_pages)
-        # PDFium is not thread-safe, and one parse at a time bounds the memory.
+        # One upload is parsed at a time: that bounds the memory, and makes the same bytes one document.
         self._parse_lock = asyncio.Lock()
 
     @classmethod
@@ -108,24 +108,17 @@ class Pipeline:
         Raises:
             DocumentRejectedError: If the bytes cannot become a document. Nothing is stored then.
         """
-        known = await self._find(document_id(data))
-        if known is not None and known.status is not DocumentStatus.FAILED:
-            return self._annotated(known), False
-        clean = _clean_name(name)
-        parsed = await self._parse(clean, data)
-        document = Document(
-            id=document_id(data),
-            name=clean,
-            media_type=parsed.media_type,
-            size_bytes=len(data),
-            num_chars=len(parsed.text),
-            num_pages=len(parsed.pages),
-            status=DocumentStatus.STORED,
-            created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
-            notes=parsed.notes,
-        )
-        stored, created = await asyncio.to_thread(self._store.put_document, document, data, parsed)
-        logger.info("stored document=%s created=%s bytes=%d", stored.id, created, len(data))
+        id = await asyncio.to_thread(document_id, data)
+        known = await self._usable(id)
+        if known is not None:
+            return known, False
+        async with self._parse_lock:
+            # The same bytes may have been stored while this upload waited.
+            known = await self._usable(id)
+            if known is not None:
+                return known, False
+            stored, created = await asyncio.to_thread(self._store_parsed, id, _clean_name(name), data)
+        logger.info("stored document=%s created=%s bytes=%d", id, created, len(data))
         return self._annotated(stored), created
 
     async def run_ingest(self, id: str) -> Document:
@@ -138,7 +131,7 @@ class Pipeline:
         document = await self.get(id)
         try:
             if document.status is DocumentStatus.STORED:
-                await self._index(document.id, document.name)
+                await self._index(document.id)
             if document.status not in (DocumentStatus.READY, DocumentStatus.FAILED):
                 await self._warm(id)
         except (DocumentRejectedError, EngineRequestError) as error:
@@ -212,14 +205,22 @@ class Pipeline:
                     return event.answer
         raise EngineRequestError("the engine gave no answer")
 
-    async def _parse(self, name: str, data: bytes) -> ParsedDocument:
-        async with self._parse_lock:
-            return await asyncio.to_thread(parse, data, name, self._limits)
+    def _store_parsed(self, id: str, name: str, data: bytes) -> tuple[Document, bool]:
+        parsed = parse(data, name, self._limits)
+        document = Document(
+            id=id,
+            name=name,
+            media_type=parsed.media_type,
+            size_bytes=len(data),
+            num_chars=len(parsed.text),
+            num_pages=len(parsed.pages),
+            status=DocumentStatus.STORED,
+            created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            notes=parsed.notes,
+        )
+        return self._store.put_document(document, data, parsed)
 
-    async def _index(self, id: str, name: str) -> None:
-        if not await asyncio.to_thread(self._store.text, id):
-            parsed = await self._parse(name, await asyncio.to_thread(self._store.data, id))
-            await asyncio.to_thread(self._store.set_parsed, id, parsed)
+    async def _index(self, id: str) -> None:
         await asyncio.to_thread(self._retriever.index_document, id)
         await asyncio.to_thread(self._store.set_status, id, DocumentStatus.INDEXED)
 
@@ -238,11 +239,13 @@ class Pipeline:
     async def _set_status(self, id: str, status: DocumentStatus, num_tokens: int) -> None:
         await asyncio.to_thread(self._store.set_status, id, status, num_tokens=num_tokens)
 
-    async def _find(self, id: str) -> Document | None:
+    async def _usable(self, id: str) -> Document | None:
+        """Give the document with this id, unless there is none or its ingestion failed."""
         try:
-            return await asyncio.to_thread(self._store.get, id)
+            document = await self.get(id)
         except DocumentNotFoundError:
             return None
+        return None if document.status is DocumentStatus.FAILED else document
 
     def _annotated(self, document: Document) -> Document:
         capacity = self._planner.known_capacity

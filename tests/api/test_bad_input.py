@@ -5,6 +5,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 import pytest
+
 from cake_testing import pdfs
 from cake_testing.engines import FakeEngine
 from cake_testing.service import ANSWER, ready_document, upload

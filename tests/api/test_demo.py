@@ -6,16 +6,18 @@ from typing import Any
 import pytest
 
 from cake_api.demo import Demo, DemoError, Question, load_example
+from cake_rag.documents import Answer, AnswerMode, Citation, Usage
 
 
-def answer(*, quote: str = "", declined: bool = False, cached: int = 100) -> dict[str, Any]:
-    citations = [{"quote": quote}] if quote else []
-    return {"citations": citations, "declined": declined, "usage": {"cached_tokens": cached}, "ttft_s": 0.5}
+def answer(*, quote: str = "", declined: bool = False, cached: int = 100) -> Answer:
+    cited = (Citation("doc_1", "a", 1, 0, len(quote), quote, 1.0, 0, 1),) if quote else ()
+    usage = Usage(prompt_tokens=120, cached_tokens=cached, completion_tokens=3)
+    return Answer("A.", declined, AnswerMode.DOCUMENT, ("doc_1",), cited, usage, ttft_s=0.5, total_s=1.0)
 
 
-def verdict(*answers: tuple[Question, dict[str, Any]]) -> tuple[bool, dict[str, Any]]:
+def verdict(*answers: tuple[Question, Answer]) -> tuple[bool, dict[str, Any]]:
     demo = Demo("http://127.0.0.1:1")
-    demo.document = {"num_tokens": 90}
+    demo.document_tokens = 90
     demo.answers = list(answers)
     return demo.verdict()
 
@@ -42,7 +44,7 @@ def test_two_cited_answers_and_a_declined_one_pass() -> None:
         ((GOLD, answer(quote="Ann", cached=89)), "question 2 reused 89 tokens of a document of 90"),
     ],
 )
-def test_each_broken_condition_is_a_failure(row: tuple[Question, dict[str, Any]], failure: str) -> None:
+def test_each_broken_condition_is_a_failure(row: tuple[Question, Answer], failure: str) -> None:
     ok, figures = verdict((GOLD, answer(quote="Ann")), row)
     assert not ok
     assert figures["failures"] == [failure]

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
+
 from cake_testing.engines import FakeEngine
 from cake_testing.service import LIGHTHOUSE, ready_document, upload, wait_for_status
 

@@ -1,5 +1,6 @@
 import httpx2
 import pytest
+
 from cake_testing.engines import FakeEngine
 
 

@@ -3,8 +3,6 @@ import logging
 
 import httpx2
 import pytest
-from cake_testing.engines import FakeEngine
-from cake_testing.service import ready_document, upload
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
@@ -12,6 +10,8 @@ from cake_api.problems import PROBLEMS, problem_body, row_of
 from cake_api.settings import Settings
 from cake_rag import errors
 from cake_rag.pipeline import Pipeline
+from cake_testing.engines import FakeEngine
+from cake_testing.service import ready_document, upload
 
 SETTINGS = Settings.model_construct()
 LEAVES = [
@@ -122,3 +122,12 @@ def test_the_log_holds_no_text_of_documents_or_questions(
     assert "request method=POST path=/v1/questions status=200" in text
     assert "swordfish" not in text
     assert "zebrafish" not in text
+
+
+def test_a_path_cannot_write_a_line_of_its_own_into_the_log(client: httpx2.Client, caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO, logger="cake_api")
+
+    client.get("/healthz%0Arequest%20method=GET")
+
+    [line] = [record.getMessage() for record in caplog.records if "healthz" in record.getMessage()]
+    assert "path=/healthz%0Arequest%20method%3DGET status=404" in line

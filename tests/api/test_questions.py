@@ -1,7 +1,9 @@
+import json
 import time
 from threading import Thread
 
 import httpx2
+
 from cake_testing.engines import FakeEngine, wait_until
 from cake_testing.service import ANSWER, LIGHTHOUSE, events, ready_document, upload, wait_for_status
 
@@ -102,7 +104,7 @@ def test_a_stream_is_never_silent_while_the_engine_prefills(client: httpx2.Clien
 
     with client.stream("POST", "/v1/questions", json=body) as response:
         stream = iter(httpx2.EventSource(response))
-        stages = [next(stream).json()["stage"] for _ in range(5)]
+        stages = [json.loads(next(stream).data)["stage"] for _ in range(5)]
 
     assert stages == ["queued", *["prefilling"] * 4]
 

@@ -15,7 +15,7 @@ def fake_conversion(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Replace the conversion's child process by one that writes two files, and record its calls."""
     calls: list[Path] = []
 
-    def convert(source: Path, target: Path) -> None:
+    def convert(source: Path, target: Path, lock: int) -> None:
         calls.append(source)
         (target / "config.json").write_text("{}")
         (target / "model.safetensors").write_bytes(source.read_bytes())
@@ -44,7 +44,7 @@ def test_a_killed_conversion_leaves_no_model_and_is_done_again(
     cache = tmp_path / "cache"
     working = model_files._run_conversion
 
-    def die(source: Path, target: Path) -> None:
+    def die(source: Path, target: Path, lock: int) -> None:
         (target / "model.safetensors").write_bytes(b"half")
         raise KeyboardInterrupt
 

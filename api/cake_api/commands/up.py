@@ -13,6 +13,7 @@ from types import FrameType
 from cake_api.demo import Demo, DemoError, load_example
 from cake_api.supervisor import PortInUseError, Stack, child_environment, running_stack
 from cake_rag.child_process import ChildFailedError
+from cake_rag.client import ServiceError
 
 DEFAULT_EXAMPLE = Path("examples") / "patriotes-of-37.md"
 
@@ -28,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("\nup: stopped", flush=True)
         return 130
-    except (PortInUseError, ChildFailedError, DemoError, OSError) as error:
+    except (PortInUseError, ChildFailedError, DemoError, ServiceError, OSError) as error:
         print(f"up: {error}", file=sys.stderr)
         if options.smoke:
             print(json.dumps({"ok": False, "failures": [str(error)]}), flush=True)
@@ -40,16 +41,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--host", help="address of the service (default: CAKE_API_HOST or 127.0.0.1)")
     parser.add_argument("--port", type=int, help="port of the service (default: CAKE_API_PORT or 8080)")
     group = parser.add_argument_group("with an engine of its own")
-    group.add_argument(
-        "--with-engine", action="store_true", help="start the engine too, then run the example"
-    )
-    group.add_argument(
-        "--engine-port", type=int, default=30000, help="port of the engine (default: %(default)s)"
-    )
+    group.add_argument("--with-engine", action="store_true", help="start the engine too, then run the example")
+    group.add_argument("--engine-port", type=int, default=30000, help="port of the engine (default: %(default)s)")
     group.add_argument("--model", help="folder, .gguf file or Hugging Face id (default: the embedded model)")
-    group.add_argument(
-        "--data-dir", type=Path, help="folder of documents and index (default: ~/.local/share)"
-    )
+    group.add_argument("--data-dir", type=Path, help="folder of documents and index (default: ~/.local/share)")
     group.add_argument("--example-document", type=Path, default=DEFAULT_EXAMPLE, help="default: %(default)s")
     group.add_argument("--question", action="append", default=[], help="instead of the example's questions")
     group.add_argument("--no-example", action="store_true", help="ingest and ask nothing")
@@ -65,9 +60,7 @@ def _serve(options: argparse.Namespace) -> int:
     from cake_api.settings import Settings
 
     try:
-        given = {
-            name: getattr(options, name) for name in ("host", "port") if getattr(options, name) is not None
-        }
+        given = {name: getattr(options, name) for name in ("host", "port") if getattr(options, name) is not None}
         settings = Settings(**given)
         app = create_app(settings)
     except ValidationError as error:

@@ -2,7 +2,8 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Form, Path, Query, Response, UploadFile
+from fastapi import APIRouter, Form, Path, Query, Request, Response, UploadFile
+from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field
 
 from cake_api.dependencies import IngestQueueDep, PipelineDep, SettingsDep
@@ -42,6 +43,7 @@ class UploadForm(BaseModel):
 )
 async def upload_document(
     form: Annotated[UploadForm, Form(media_type="multipart/form-data")],
+    request: Request,
     response: Response,
     pipeline: PipelineDep,
     ingest_queue: IngestQueueDep,
@@ -51,11 +53,10 @@ async def upload_document(
 
     What cannot become a document is refused at once, and nothing of it is stored.
     """
+    await _check_single(request)
     file = form.file
     if file.size is not None and file.size > settings.max_upload_bytes:
-        raise DocumentTooLargeError(
-            f"the file has {file.size} bytes, expected at most {settings.max_upload_bytes}"
-        )
+        raise DocumentTooLargeError(f"the file has {file.size} bytes, expected at most {settings.max_upload_bytes}")
     document, created = await pipeline.ingest(file.filename or "", await file.read())
     if created:
         ingest_queue.put(document.id)
@@ -111,3 +112,12 @@ async def get_document(document_id: DocumentIdPath, pipeline: PipelineDep) -> Do
 async def delete_document(document_id: DocumentIdPath, pipeline: PipelineDep) -> None:
     """Delete a document with everything that was derived from it."""
     await pipeline.delete(document_id)
+
+
+async def _check_single(request: Request) -> None:
+    """Refuse a second file: FastAPI would drop it without a word."""
+    num_files = len((await request.form()).getlist("file"))
+    if num_files > 1:
+        raise RequestValidationError(
+            [{"loc": ("body", "file"), "msg": "expected one file per upload", "type": "too_many", "input": num_files}]
+        )

@@ -32,9 +32,7 @@ _ANSWERED: dict[int | str, dict[str, Any]] = {
     response_model=AnswerModel,
     responses=_ANSWERED | problem_responses(400, 404, 409, 413, 422, 502, 503),
 )
-async def ask_question(
-    question: QuestionModel, request: Request, pipeline: PipelineDep
-) -> AnswerModel | Response:
+async def ask_question(question: QuestionModel, request: Request, pipeline: PipelineDep) -> AnswerModel | Response:
     """Answer a question from stored documents, with verbatim citations.
 
     The generation is aborted when the client leaves.

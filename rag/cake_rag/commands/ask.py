@@ -18,9 +18,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         0 for an answer or a declined one, 1 for a refused question, 3 when the service or its engine is away.
     """
-    parser = argparse.ArgumentParser(
-        prog="cake-sglang ask", description="Ask a question about stored documents."
-    )
+    parser = argparse.ArgumentParser(prog="cake-sglang ask", description="Ask a question about stored documents.")
     parser.add_argument("question")
     parser.add_argument("--doc", metavar="ID", action="append", help="document to read; may be repeated")
     parser.add_argument("--max-tokens", type=int, metavar="N", help="longest answer in tokens")
@@ -37,11 +35,7 @@ def _ask(arguments: argparse.Namespace) -> int:
                 print(f"{event.stage} {event.elapsed_s:.1f} s", file=sys.stderr)
             elif isinstance(event, AnswerEvent):
                 answer = event.answer
-                print(
-                    json.dumps(asdict(answer), ensure_ascii=False)
-                    if arguments.json
-                    else format_answer(answer)
-                )
+                print(json.dumps(asdict(answer), ensure_ascii=False) if arguments.json else format_answer(answer))
     return 0
 
 

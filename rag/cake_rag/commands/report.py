@@ -12,9 +12,7 @@ AWAY = 3
 
 def add_url_argument(parser: argparse.ArgumentParser) -> None:
     """Add ``--url``."""
-    parser.add_argument(
-        "--url", help=f"base URL of the service (default: ${URL_VARIABLE}, else {DEFAULT_URL})"
-    )
+    parser.add_argument("--url", help=f"base URL of the service (default: ${URL_VARIABLE}, else {DEFAULT_URL})")
 
 
 def reported(command: Callable[[], int]) -> int:

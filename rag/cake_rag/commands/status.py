@@ -14,9 +14,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         0 when questions can be answered, 3 when not.
     """
-    parser = argparse.ArgumentParser(
-        prog="cake-sglang status", description="Show whether the service is ready."
-    )
+    parser = argparse.ArgumentParser(prog="cake-sglang status", description="Show whether the service is ready.")
     add_url_argument(parser)
     arguments = parser.parse_args(argv)
     return reported(lambda: _status(arguments.url))

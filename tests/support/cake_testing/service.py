@@ -1,5 +1,6 @@
 """Requests that the service's tests share, and the document that they are about."""
 
+import json
 import time
 from typing import Any
 
@@ -14,16 +15,12 @@ LIGHTHOUSE = (
 ANSWER = "The keeper's daughter lit the lamp on the night of the great storm."
 
 
-def upload(
-    client: httpx2.Client, data: bytes | str = LIGHTHOUSE, name: str = "lighthouse.txt"
-) -> httpx2.Response:
+def upload(client: httpx2.Client, data: bytes | str = LIGHTHOUSE, name: str = "lighthouse.txt") -> httpx2.Response:
     content = data.encode() if isinstance(data, str) else data
     return client.post("/v1/documents", files={"file": (name, content)})
 
 
-def ready_document(
-    client: httpx2.Client, data: bytes | str = LIGHTHOUSE, name: str = "lighthouse.txt"
-) -> str:
+def ready_document(client: httpx2.Client, data: bytes | str = LIGHTHOUSE, name: str = "lighthouse.txt") -> str:
     document_id = upload(client, data, name).json()["id"]
     wait_for_status(client, document_id, "ready")
     return document_id
@@ -41,4 +38,4 @@ def wait_for_status(client: httpx2.Client, document_id: str, status: str) -> dic
 def events(client: httpx2.Client, body: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     with client.stream("POST", "/v1/questions", json=body | {"stream": True}) as response:
         assert response.status_code == 200, response.read()
-        return [(event.event, event.json()) for event in httpx2.EventSource(response)]
+        return [(event.event, json.loads(event.data)) for event in httpx2.EventSource(response)]
