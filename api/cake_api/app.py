@@ -6,6 +6,9 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.docs import get_swagger_ui_html
+from fastapi.responses import HTMLResponse
+from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
 from cake_api.jobs import IngestQueue
@@ -20,6 +23,7 @@ from cake_rag.pipeline import Pipeline
 
 _MULTIPART_BYTES = 65_536
 _JSON_BYTES = 1_048_576
+_ASSETS_URL = "/docs-assets"
 _DESCRIPTION = """Ask questions about documents. Answers carry verbatim citations with page and
 character span.
 
@@ -58,7 +62,10 @@ def create_app(settings: Settings, embedder: Embedder | None = None) -> FastAPI:
         description=_DESCRIPTION,
         servers=[{"url": "/"}],
         lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
     )
+    _add_docs_page(app)
     app.state.settings = settings
     for router in (documents.router, questions.router, health.router):
         app.include_router(router)
@@ -71,6 +78,21 @@ def create_app(settings: Settings, embedder: Embedder | None = None) -> FastAPI:
     app.add_middleware(BodyLimit, rule_of=lambda path: upload if path == "/v1/documents" else other)
     app.add_middleware(RequestContext)
     return app
+
+
+def _add_docs_page(app: FastAPI) -> None:
+    """Serve Swagger UI from the installed files of ``fastapi-offline``; FastAPI's own page asks a CDN."""
+    app.mount(_ASSETS_URL, StaticFiles(packages=[("fastapi_offline", "static")]), name="docs-assets")
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs_page() -> HTMLResponse:
+        return get_swagger_ui_html(
+            openapi_url="/openapi.json",
+            title=f"{app.title}: API",
+            swagger_js_url=f"{_ASSETS_URL}/swagger-ui-bundle.js",
+            swagger_css_url=f"{_ASSETS_URL}/swagger-ui.css",
+            swagger_favicon_url=f"{_ASSETS_URL}/favicon.png",
+        )
 
 
 class _Service(FastAPI):

@@ -18,9 +18,7 @@ class ChildFailedError(RuntimeError):
 class ChildProcess:
     """One child in a process group of its own, so that stopping it stops what it started."""
 
-    def __init__(
-        self, name: str, command: Sequence[str], *, log_path: Path, environ: Mapping[str, str]
-    ) -> None:
+    def __init__(self, name: str, command: Sequence[str], *, log_path: Path, environ: Mapping[str, str]) -> None:
         """Describe the child; nothing runs until ``start``.
 
         Args:

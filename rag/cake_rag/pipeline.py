@@ -19,7 +19,7 @@ from cake_rag.config import RagConfig
 from cake_rag.documents import Answer, Document, DocumentStatus
 from cake_rag.embed import Embedder
 from cake_rag.engine import EngineClient, EngineState, Sampling
-from cake_rag.errors import DocumentNotFoundError, DocumentRejectedError, EngineError, EngineRequestError
+from cake_rag.errors import DocumentNotFoundError, EngineError, EngineRequestError
 from cake_rag.index import VectorIndex
 from cake_rag.ingest import ParseLimits, parse
 from cake_rag.planning import Planner
@@ -134,7 +134,7 @@ class Pipeline:
                 await self._index(document.id)
             if document.status not in (DocumentStatus.READY, DocumentStatus.FAILED):
                 await self._warm(id)
-        except (DocumentRejectedError, EngineRequestError) as error:
+        except EngineRequestError as error:
             logger.warning("ingestion failed document=%s reason=%s", id, error)
             await self.fail(id, str(error))
         return await self.get(id)

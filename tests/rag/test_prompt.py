@@ -90,6 +90,10 @@ def test_a_block_ends_after_a_line_break_that_is_followed_by_visible_text():
     assert list(split_blocks("one two\n\nthree four", 12)) == ["one two\n\n", "three four"]
 
 
+def test_a_block_does_not_end_between_two_line_breaks():
+    assert list(split_blocks("one two three\n\nfour", 14)) == ["one two", " three\n\nfour"]
+
+
 def test_a_block_without_line_break_ends_before_a_space():
     assert list(split_blocks("one two three four", 10)) == ["one two", " three", " four"]
 
