@@ -117,11 +117,13 @@ def running_stack(
         [*command, "engine", "--port", str(engine_port), *engine_options],
         log_path=logs / "engine.log",
         environ=environ,
+        error_prefix="cake-sglang engine: ",
     )
     service = ChildProcess(
         "service",
         [*command, "up", "--host", host, "--port", str(port)],
         log_path=logs / "service.log",
+        error_prefix="up: ",
         environ={**environ, "CAKE_API_ENGINE_URL": engine_url},
     )
     progress = Progress()

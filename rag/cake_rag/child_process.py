@@ -18,7 +18,15 @@ class ChildFailedError(RuntimeError):
 class ChildProcess:
     """One child in a process group of its own, so that stopping it stops what it started."""
 
-    def __init__(self, name: str, command: Sequence[str], *, log_path: Path, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        log_path: Path,
+        environ: Mapping[str, str],
+        error_prefix: str | None = None,
+    ) -> None:
         """Describe the child; nothing runs until ``start``.
 
         Args:
@@ -26,11 +34,13 @@ class ChildProcess:
             command: Program and arguments.
             log_path: File that takes its output; overwritten.
             environ: Its whole environment.
+            error_prefix: How the child's own one-line errors begin; such a line replaces the end of the log.
         """
         self.name = name
         self.command = list(command)
         self.log_path = log_path
         self.environ = dict(environ)
+        self._error_prefix = error_prefix
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -72,13 +82,22 @@ class ChildProcess:
             elapsed = time.monotonic() - started
             status = self.exit_status()
             if status is not None:
-                raise ChildFailedError(f"{self.name} ended with status {status}; {self.log_tail()}")
+                ended = f"{self.name} ended with status {status}; {self.log_tail()}"
+                raise ChildFailedError(self._own_error() or ended)
             if probe():
                 return elapsed
             if elapsed > timeout_s:
                 raise ChildFailedError(f"{self.name} is not ready after {timeout_s:.0f} s; {self.log_tail()}")
             on_wait(elapsed)
             time.sleep(POLL_SECONDS)
+
+    def _own_error(self) -> str | None:
+        """Give the child's last one-line error without its prefix, or None."""
+        if self._error_prefix is None:
+            return None
+        log = self.log_path.read_text(encoding="utf-8", errors="replace")
+        own = [line for line in log.splitlines() if line.startswith(self._error_prefix)]
+        return f"{self.name}: {own[-1].removeprefix(self._error_prefix)}" if own else None
 
     def log_tail(self, num_lines: int = 6) -> str:
         """Give the log's last lines, for a message."""

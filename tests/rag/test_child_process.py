@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from cake_rag.child_process import ChildFailedError, ChildProcess
 
 

@@ -1,3 +1,5 @@
+import asyncio
+
 import pytest
 
 from cake_rag.config import RagConfig
@@ -10,7 +12,7 @@ from cake_rag.errors import (
     QuestionRejectedError,
 )
 from cake_rag.pipeline import Pipeline
-from cake_testing.engines import FakeEngine
+from cake_testing.engines import FakeEngine, wait_until
 from cake_testing.pipelines import LONG_TEXT, QUESTION, opened, ready
 from cake_testing.service import LIGHTHOUSE
 
@@ -59,11 +61,11 @@ async def test_a_document_that_does_not_fit_is_answered_from_passages_that_are_l
 
 async def test_citations_of_passages_are_spans_of_the_document(pipeline: Pipeline, engine: FakeEngine):
     document_id = await ready(pipeline, LONG_TEXT)
-    engine.behaviour.reply = lambda _: "The Dolphin sailed in 1803 with 23 men."
+    engine.behaviour.reply = lambda _: "The Falcon sailed in 1877 with 97 men."
 
-    answer = await pipeline.answer("Which ship sailed in 1803 with 23 men?", [document_id])
+    answer = await pipeline.answer("Which ship sailed in 1877 with 97 men?", [document_id])
 
-    assert answer.citations
+    assert [item.start for item in answer.citations] == [LONG_TEXT.index("Chapter 77.")]
     assert all(LONG_TEXT[item.start : item.end] == item.quote for item in answer.citations)
 
 
@@ -120,6 +122,18 @@ async def test_a_document_under_way_is_not_ready(pipeline: Pipeline):
         await pipeline.answer(QUESTION)
 
 
+async def test_retrieval_does_not_choose_a_document_under_way(pipeline: Pipeline, engine: FakeEngine):
+    engine.behaviour.prefill_gate.clear()
+    document, _ = await pipeline.ingest("a.txt", LIGHTHOUSE.encode())
+    ingesting = asyncio.create_task(pipeline.run_ingest(document.id))
+    await asyncio.to_thread(wait_until, engine.generation_started.is_set)
+
+    with pytest.raises(DocumentNotReadyError, match="no document is ready yet"):
+        await pipeline.answer(QUESTION)
+    engine.behaviour.prefill_gate.set()
+    await ingesting
+
+
 async def test_a_failed_document_says_why_it_failed(pipeline: Pipeline):
     document, _ = await pipeline.ingest("a.txt", LIGHTHOUSE.encode())
     await pipeline.fail(document.id, "the disk is full")
@@ -128,17 +142,16 @@ async def test_a_failed_document_says_why_it_failed(pipeline: Pipeline):
         await pipeline.answer(QUESTION, [document.id])
 
 
-async def test_another_model_gets_token_ids_of_its_own(pipeline: Pipeline, engine: FakeEngine):
+async def test_a_document_is_tokenised_once_per_model(pipeline: Pipeline, engine: FakeEngine):
     document_id = await ready(pipeline)
-    tokenized = engine.paths.count("/v1/tokenize")
     await pipeline.answer(QUESTION, [document_id])
-    for_known_model = engine.paths.count("/v1/tokenize") - tokenized
+    for_first_model = engine.tokenized.count(LIGHTHOUSE)
     engine.behaviour.model_path = "/models/other"
 
-    tokenized = engine.paths.count("/v1/tokenize")
-    await pipeline.answer(QUESTION, [document_id])
+    for _ in range(2):
+        await pipeline.answer(QUESTION, [document_id])
 
-    assert engine.paths.count("/v1/tokenize") - tokenized > for_known_model
+    assert (for_first_model, engine.tokenized.count(LIGHTHOUSE)) == (1, 2)
 
 
 @pytest.mark.parametrize("max_tokens", [0, -1, 1025])

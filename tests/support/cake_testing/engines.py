@@ -55,6 +55,7 @@ class FakeEngine:
         self.generated: list[dict[str, Any]] = []
         self.aborted: list[str] = []
         self.paths: list[str] = []
+        self.tokenized: list[str] = []
         self.abort_seen = Event()
         self.generation_started = Event()
         self._cached: list[list[int]] = []
@@ -147,6 +148,7 @@ class _Handler(BaseHTTPRequestHandler):
                 return
             self._json(200, {"tokens": encode(render_chat(body["messages"]))})
         else:
+            self.engine.tokenized += body["prompt"]
             self._json(200, {"tokens": [encode(text) for text in body["prompt"]]})
 
     def _detokenize(self, body: dict[str, Any]) -> None:
