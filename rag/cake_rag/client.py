@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import httpx2
 
@@ -163,8 +164,8 @@ class ServiceClient:
 
 
 def _segment(document_id: str) -> str:
-    """Give an id as one path segment, so that no id can name another route."""
-    return "".join(char if char.isalnum() or char in "_-" else f"%{ord(char):02X}" for char in document_id[:200])
+    """Give an id as one path segment, so that no character of it means anything to the URL."""
+    return quote(document_id, safe="", errors="replace")
 
 
 def _event(name: str, data: dict[str, Any]) -> AskEvent | None:

@@ -1,9 +1,10 @@
+import logging
 from pathlib import Path
 
 import httpx2
 import pytest
 
-from cake_testing.engines import FakeEngine
+from cake_testing.engines import FakeEngine, wait_until
 from cake_testing.service import LIGHTHOUSE, ready_document, upload, wait_for_status
 
 
@@ -94,6 +95,16 @@ def test_ingestion_goes_on_after_a_restart(service, engine: FakeEngine):
         wait_for_status(client, document_id, "ready")
 
 
+def test_stopping_the_service_aborts_the_warm_up_in_the_engine(service, engine: FakeEngine):
+    engine.behaviour.prefill_gate.clear()
+    with service() as client:
+        document_id = upload(client).json()["id"]
+        wait_until(engine.generation_started.is_set)
+        wait_for_status(client, document_id, "warming")
+
+    assert engine.aborted == [engine.generated[0]["rid"]]
+
+
 def test_ingestion_waits_for_an_engine_that_starts_later(service, engine: FakeEngine):
     with FakeEngine() as late:
         port = late.port
@@ -127,7 +138,9 @@ def test_a_failed_document_can_be_uploaded_again(client: httpx2.Client, engine: 
     wait_for_status(client, document_id, "ready")
 
 
-def test_a_document_deleted_while_it_is_ingested_stays_deleted(client: httpx2.Client, engine: FakeEngine):
+def test_a_document_deleted_while_it_is_ingested_stays_deleted_without_an_error(
+    client: httpx2.Client, engine: FakeEngine, caplog: pytest.LogCaptureFixture
+):
     engine.behaviour.prefill_gate.clear()
     document_id = upload(client).json()["id"]
     wait_for_status(client, document_id, "warming")
@@ -137,6 +150,7 @@ def test_a_document_deleted_while_it_is_ingested_stays_deleted(client: httpx2.Cl
 
     ready_document(client, "Another document.")
     assert len(client.get("/v1/documents").json()["documents"]) == 1
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 def test_a_document_that_does_not_fit_says_so_in_its_notes(client: httpx2.Client):

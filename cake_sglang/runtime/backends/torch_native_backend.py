@@ -8,6 +8,7 @@ values are read through views wherever a request's slots are consecutive.
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -73,7 +74,7 @@ def attend_new_rows(
     for start in range(0, num_rows, ROWS_PER_BLOCK):
         end = min(start + ROWS_PER_BLOCK, num_rows)
         visible = prefix + end
-        mask = torch.ones(end - start, visible, dtype=torch.bool).tril(diagonal=prefix + start)
+        mask = _causal_mask(end - start, visible)
         out = scaled_dot_product_attention(
             q[:, :, start:end],
             k[:, :, :visible],
@@ -84,6 +85,12 @@ def attend_new_rows(
         )
         blocks.append(out[0].transpose(0, 1))
     return torch.cat(blocks)
+
+
+@lru_cache(maxsize=4)
+def _causal_mask(num_rows: int, num_keys: int) -> torch.Tensor:
+    """Mask of the last ``num_rows`` rows over all keys; every layer of a forward pass asks for the same one."""
+    return torch.ones(num_rows, num_keys, dtype=torch.bool).tril(diagonal=num_keys - num_rows)
 
 
 def attend_runs(
@@ -230,6 +237,8 @@ class CakeTorchNativeBackend(TorchNativeAttnBackend):
         if len(slots.runs) == 1:
             start, end = slots.runs[0]
             return cache[start:end].to(dtype)
+        if len(slots.runs) <= MAX_RUNS:
+            return torch.cat([cache[start:end] for start, end in slots.runs]).to(dtype)
         return cache[slots.slots.long()].to(dtype)
 
 
