@@ -47,9 +47,7 @@ def our_python_files() -> list[Path]:
 
 def fresh_python(code: str) -> str:
     """What a new interpreter prints that was started in the repository root."""
-    result = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120
-    )
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
     return result.stdout.strip()
 
@@ -75,9 +73,7 @@ def lint_imports(folder: Path) -> dict[str, bool]:
 @pytest.fixture
 def copy_of_the_house(tmp_path: Path) -> Path:
     for package in PACKAGES.values():
-        shutil.copytree(
-            package, tmp_path / package.relative_to(ROOT), ignore=shutil.ignore_patterns("__pycache__")
-        )
+        shutil.copytree(package, tmp_path / package.relative_to(ROOT), ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     return tmp_path
 
@@ -114,9 +110,7 @@ def test_no_file_is_longer_than_400_lines():
 
 
 def test_no_file_has_a_name_that_says_nothing():
-    assert [
-        str(path.relative_to(ROOT)) for path in our_python_files() if path.stem in NAMES_THAT_SAY_NOTHING
-    ] == []
+    assert [str(path.relative_to(ROOT)) for path in our_python_files() if path.stem in NAMES_THAT_SAY_NOTHING] == []
 
 
 def test_no_import_is_relative():
@@ -147,9 +141,7 @@ def test_the_planted_copy_is_clean_before_anything_is_planted(copy_of_the_house:
 
 
 def test_each_command_named_in_the_entry_points_lives_in_one_of_our_packages():
-    commands = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"][
-        "cake_sglang.commands"
-    ]
+    commands = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["cake_sglang.commands"]
     missing = []
     for command, target in commands.items():
         package, *rest = target.partition(":")[0].split(".")

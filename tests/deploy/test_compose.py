@@ -78,9 +78,7 @@ def test_only_the_service_is_published_and_only_to_this_machine(services: dict[s
 
 
 def test_one_volume_holds_the_data_of_both_services(services: dict[str, dict]):
-    mounts = {
-        name: [(m["type"], m["source"], m["target"]) for m in s["volumes"]] for name, s in services.items()
-    }
+    mounts = {name: [(m["type"], m["source"], m["target"]) for m in s["volumes"]] for name, s in services.items()}
     assert set(map(tuple, mounts.values())) == {(("volume", "data", "/data"),)}
     assert list(compose_config()["volumes"]) == ["data"]
 

@@ -24,9 +24,7 @@ IMAGES = (
     ("engine-gpu", "docker/engine/Dockerfile", "gpu"),
     ("api", "api/Dockerfile", "api"),
 )
-images = pytest.mark.parametrize(
-    ("service", "dockerfile", "stage"), IMAGES, ids=[image[0] for image in IMAGES]
-)
+images = pytest.mark.parametrize(("service", "dockerfile", "stage"), IMAGES, ids=[image[0] for image in IMAGES])
 dockerfiles = pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=str)
 
 
@@ -37,18 +35,14 @@ def compose_service(name: str) -> dict:
 
 def entry_command(dockerfile: str, stage: str) -> list[str]:
     """What a container of that image runs when nobody says otherwise."""
-    last = {
-        instruction.word: instruction for instruction in effective(read_dockerfile(ROOT / dockerfile), stage)
-    }
+    last = {instruction.word: instruction for instruction in effective(read_dockerfile(ROOT / dockerfile), stage)}
     return last["ENTRYPOINT"].arguments + last["CMD"].arguments
 
 
 @dockerfiles
 def test_hadolint_finds_nothing(dockerfile: Path):
     hadolint = Path(sys.executable).with_name("hadolint")
-    result = subprocess.run(
-        [hadolint, "--no-color", dockerfile], cwd=ROOT, capture_output=True, text=True, timeout=60
-    )
+    result = subprocess.run([hadolint, "--no-color", dockerfile], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert (result.returncode, result.stdout) == (0, ""), result.stdout + result.stderr
 
 
@@ -105,9 +99,7 @@ def test_every_copied_path_exists_and_is_sent_to_the_builder(dockerfile: Path):
     assert (missing, left_out) == ([], [])
 
 
-@pytest.mark.parametrize(
-    "path", [".git", ".venv/bin/python", "tests/rag", ".env", "shared", "rag/__pycache__/x.pyc"]
-)
+@pytest.mark.parametrize("path", [".git", ".venv/bin/python", "tests/rag", ".env", "shared", "rag/__pycache__/x.pyc"])
 def test_what_no_image_needs_is_not_sent_to_the_builder(path: str):
     assert not is_in_context(path, ROOT / ".dockerignore")
 

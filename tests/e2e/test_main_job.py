@@ -72,9 +72,7 @@ def test_every_citation_is_verbatim_in_the_uploaded_text(service: Service, docum
         assert text[citation["start"] : citation["end"]] == citation["quote"]
 
 
-def test_a_question_that_the_document_does_not_answer_is_declined(
-    service: Service, document: dict[str, Any]
-) -> None:
+def test_a_question_that_the_document_does_not_answer_is_declined(service: Service, document: dict[str, Any]) -> None:
     answer = ask(service, document, next(row["question"] for row in QUESTIONS if not row["answerable"]))
     assert answer["declined"] is True
     assert answer["citations"] == []

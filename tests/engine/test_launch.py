@@ -50,9 +50,7 @@ def test_the_engine_always_requires_the_plugin() -> None:
 def test_a_port_in_use_gives_one_clear_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        with pytest.raises(
-            StartError, match=f"port {port} on 127.0.0.1 cannot be used: Address already in use"
-        ):
+        with pytest.raises(StartError, match=f"port {port} on 127.0.0.1 cannot be used: Address already in use"):
             launch.check_port("127.0.0.1", port)
 
 

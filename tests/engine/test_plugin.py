@@ -41,9 +41,7 @@ def test_sglangs_loader_finds_the_plugin_and_it_registers_both_names() -> None:
     assert "attention cake_sglang.runtime.backends.torch_native_backend" in done.stdout
 
 
-BREAK = (
-    "import importlib.metadata as m; v = m.version; m.version = lambda n: '0.5.22' if n == 'sglang' else v(n)"
-)
+BREAK = "import importlib.metadata as m; v = m.version; m.version = lambda n: '0.5.22' if n == 'sglang' else v(n)"
 
 
 def test_another_sglang_version_ends_the_process_when_the_plugin_is_required() -> None:
@@ -67,9 +65,7 @@ def test_unreadable_settings_end_the_process() -> None:
 def test_a_changed_signature_in_sglang_is_refused_by_name() -> None:
     def init_forward_metadata(self: object, batch: object) -> None: ...
 
-    with pytest.raises(
-        UnsupportedError, match=r"init_forward_metadata has parameters \('self', 'batch'\), expected"
-    ):
+    with pytest.raises(UnsupportedError, match=r"init_forward_metadata has parameters \('self', 'batch'\), expected"):
         compat.require_signature(init_forward_metadata, ("self", "forward_batch"))
 
 

@@ -20,9 +20,7 @@ pytestmark = pytest.mark.sglang
 TOLERANCE = 1e-4  # float32; the order of sums differs between one padded pass and blocks
 
 
-def dense_attention(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, first_row: int
-) -> torch.Tensor:
+def dense_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, first_row: int) -> torch.Tensor:
     """Oracle in float64, written from the definition: row i of the sequence sees keys 0..i."""
     group = query.shape[1] // key.shape[1]
     k = key.double().repeat_interleave(group, dim=1)
@@ -112,9 +110,7 @@ def test_new_rows_equal_the_definition_in_float64(num_rows: int, prefix: int) ->
     query = torch.randn(num_rows, 6, 16)
     key, value = torch.randn(prefix + num_rows, 2, 16), torch.randn(prefix + num_rows, 2, 8)
     got = attend_new_rows(query, key, value, scaling=None)
-    torch.testing.assert_close(
-        got.double(), dense_attention(query, key, value, prefix), atol=TOLERANCE, rtol=TOLERANCE
-    )
+    torch.testing.assert_close(got.double(), dense_attention(query, key, value, prefix), atol=TOLERANCE, rtol=TOLERANCE)
 
 
 def test_runs_of_slots_are_read_in_token_order() -> None:

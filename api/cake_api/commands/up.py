@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import logging
 import os
 import signal
 import sys
@@ -15,6 +16,8 @@ from cake_api.supervisor import PortInUseError, Stack, child_environment, runnin
 from cake_rag.child_process import ChildFailedError
 from cake_rag.client import ServiceError
 
+SHUTDOWN_SECONDS = 10
+"""An open answer stream is cut after this."""
 DEFAULT_EXAMPLE = Path("examples") / "patriotes-of-37.md"
 
 
@@ -65,13 +68,24 @@ def _serve(options: argparse.Namespace) -> int:
         app = create_app(settings)
     except ValidationError as error:
         for row in error.errors():
-            name = "CAKE_API_" + "_".join(str(part) for part in row["loc"]).upper()
-            print(f"up: {name} is {row['input']!r}: {row['msg']}", file=sys.stderr)
+            name = "_".join(["CAKE_API", *(str(part) for part in row["loc"])]).upper()
+            print(
+                f"up: {name} is {row['input']!r}: {row['msg']}" if row["loc"] else f"up: {row['msg']}", file=sys.stderr
+            )
         return 1
     except ValueError as error:
         print(f"up: {error}", file=sys.stderr)
         return 1
-    uvicorn.run(app, host=settings.host, port=settings.port, log_level="info", access_log=False)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("httpx2").setLevel(logging.WARNING)  # one line for every call to the engine
+    uvicorn.run(
+        app,
+        host=settings.host,
+        port=settings.port,
+        access_log=False,
+        log_config=None,
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+    )
     return 0
 
 

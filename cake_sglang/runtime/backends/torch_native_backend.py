@@ -115,9 +115,7 @@ def attend_runs(
     """
     num_heads, num_kv_heads = query.shape[0], key_buffer.shape[1]
     grouped = query.view(num_kv_heads, num_heads // num_kv_heads, -1)
-    scores = torch.cat(
-        [torch.bmm(grouped, key_buffer[start:end].permute(1, 2, 0)) for start, end in runs], dim=-1
-    )
+    scores = torch.cat([torch.bmm(grouped, key_buffer[start:end].permute(1, 2, 0)) for start, end in runs], dim=-1)
     weights = torch.softmax(scores.float() * scaling, dim=-1).to(query.dtype)
     out = query.new_zeros(num_kv_heads, grouped.shape[1], value_buffer.shape[2])
     position = 0
@@ -226,9 +224,7 @@ class CakeTorchNativeBackend(TorchNativeAttnBackend):
                 continue
             key, value = self._read(k_cache, slots, query.dtype), self._read(v_cache, slots, query.dtype)
             q, k, v = (t.transpose(0, 1).unsqueeze(0) for t in (query[index : index + 1], key, value))
-            output[index] = scaled_dot_product_attention(q, k, v, scale=scaling, enable_gqa=enable_gqa)[
-                0, :, 0
-            ]
+            output[index] = scaled_dot_product_attention(q, k, v, scale=scaling, enable_gqa=enable_gqa)[0, :, 0]
         return output
 
     @staticmethod
