@@ -10,7 +10,7 @@ from cake_api.problems import PROBLEMS, problem_body, row_of
 from cake_api.settings import Settings
 from cake_rag import errors
 from cake_rag.pipeline import Pipeline
-from cake_testing.engines import FakeEngine
+from cake_testing.engines import FakeEngine, wait_until
 from cake_testing.service import ready_document, upload
 
 SETTINGS = Settings.model_construct()
@@ -107,7 +107,7 @@ def test_an_unexpected_error_is_logged_and_answered_with_a_problem(
     assert response.headers["content-type"] == "application/problem+json"
     assert (response.json()["code"], response.json()["request_id"]) == ("internal-error", "r9")
     assert response.headers["x-request-id"] == "r9"
-    assert any(record.exc_info and "r9" in record.getMessage() for record in caplog.records)
+    wait_until(lambda: any(record.exc_info and "r9" in record.getMessage() for record in caplog.records))
 
 
 def test_the_log_holds_no_text_of_documents_or_questions(
@@ -118,6 +118,7 @@ def test_the_log_holds_no_text_of_documents_or_questions(
     client.post("/v1/questions", json={"question": "What is the zebrafish?", "document_ids": [document_id]})
     upload(client, b"\x00\x01binary swordfish\xff\xfe" * 20)
 
+    wait_until(lambda: sum("path=/v1/" in record.getMessage() for record in caplog.records) >= 4)
     text = "\n".join(record.getMessage() for record in caplog.records)
     assert "request method=POST path=/v1/questions status=200" in text
     assert "swordfish" not in text
@@ -129,5 +130,7 @@ def test_a_path_cannot_write_a_line_of_its_own_into_the_log(client: httpx2.Clien
 
     client.get("/healthz%0Arequest%20method=GET")
 
+    # The line is written after the response has left.
+    wait_until(lambda: any("healthz" in record.getMessage() for record in caplog.records))
     [line] = [record.getMessage() for record in caplog.records if "healthz" in record.getMessage()]
     assert "path=/healthz%0Arequest%20method%3DGET status=404" in line
