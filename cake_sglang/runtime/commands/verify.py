@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,7 +19,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     try:
         print(f"sglang {require_sglang_version()}: pinned version")
-        from cake_sglang.runtime.backends.torch_native_backend import required_signatures
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # SGLang warns, on import, of features that need a GPU
+            from cake_sglang.runtime.backends.torch_native_backend import required_signatures
 
         signatures = required_signatures()
         for function, parameters in signatures:
