@@ -3,6 +3,7 @@
 import json
 
 import pytest
+
 from cake_eval.claims import BEGIN, END, MEASUREMENTS, README, RESULTS, Claim, judge, with_table
 
 CLAIM = Claim("speed", "times faster", "speedup", ">= 30")
