@@ -71,6 +71,18 @@ MEASUREMENTS = (
         ),
     ),
     Measurement(
+        "install",
+        ("python", "-m", "cake_eval.install_size"),
+        (
+            Claim("install-api", "service image's packages, GB (locks/api.txt)", "api_gb", "<= 0.6"),
+            Claim("install-cpu", "CPU engine's packages, GB (locks/engine-cpu.txt)", "engine-cpu_gb", "<= 7"),
+            Claim("install-gpu", "SGLang's official set, GB (locks/engine-gpu.txt)", "engine-gpu_gb", "<= 12"),
+            Claim("install-dev", "`make install`, GB (locks/dev-cpu.txt)", "dev-cpu_gb", "<= 8"),
+            Claim("install-dev-s", "`make install` with uv's cache full, seconds", "dev-cpu_s", "<= 60"),
+            Claim("install-gpu-s", "official set with uv's cache full, seconds", "engine-gpu_s", "<= 60"),
+        ),
+    ),
+    Measurement(
         "citations",
         ("python", "-m", "cake_eval.calibrate_citations"),
         (
