@@ -9,8 +9,12 @@ LOCK := $(if $(GPU),locks/dev-gpu.txt,locks/dev-cpu.txt)
 MODEL ?=
 DOC ?=
 QUESTION ?=
-UP_OPTIONS = --with-engine $(if $(MODEL),--model '$(MODEL)') $(if $(DOC),--example-document '$(DOC)') \
-	$(if $(QUESTION),--question '$(subst ','\'',$(QUESTION))')
+# Passed by environment, unexpanded: a path or question may hold quotes and dollars.
+export CAKE_RUN_MODEL := $(value MODEL)
+export CAKE_RUN_DOC := $(value DOC)
+export CAKE_RUN_QUESTION := $(value QUESTION)
+UP_OPTIONS = --with-engine $${CAKE_RUN_MODEL:+--model "$$CAKE_RUN_MODEL"} \
+	$${CAKE_RUN_DOC:+--example-document "$$CAKE_RUN_DOC"} $${CAKE_RUN_QUESTION:+--question "$$CAKE_RUN_QUESTION"}
 
 .PHONY: install check format test test-unit test-e2e run smoke claims lock openapi
 .DEFAULT_GOAL := run

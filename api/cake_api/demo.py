@@ -45,7 +45,7 @@ def load_example(document: Path, questions: Sequence[str]) -> Example:
         DemoError: If the document is missing, or no question is known for it.
     """
     if not document.is_file():
-        raise DemoError(f"document {document} does not exist")
+        raise DemoError(f"document {document} does not exist or is not a file")
     if questions:
         return Example(document, tuple(Question(text) for text in questions))
     recorded = document.with_suffix(".json")

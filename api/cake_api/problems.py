@@ -106,12 +106,22 @@ HTTP_PROBLEMS: Mapping[int, ProblemRow] = {
     400: ProblemRow(400, "bad-request", "The request cannot be read"),
     404: ProblemRow(404, "route-not-found", "There is no such route"),
     405: ProblemRow(405, "method-not-allowed", "The route does not take this method"),
+    415: ProblemRow(415, "wrong-content-type", "The route does not take this content type"),
 }
 """Answers to what the framework itself refuses."""
 
 
+EXPECTED_CONTENT: Mapping[str, str] = {"/v1/questions": "application/json", "/v1/documents": "multipart/form-data"}
+"""What the body of a POST must be."""
+
+_UNREADABLE = "There was an error parsing the body"
+"""FastAPI's detail when the JSON decoder itself fails."""
+
+
 def row_of(error: Exception) -> ProblemRow:
     """Give the row for an error."""
+    if isinstance(error, HTTPException) and error.detail == _UNREADABLE:
+        return MALFORMED_JSON
     if isinstance(error, HTTPException) and not isinstance(error, BodyTooLargeError):
         fallback = ProblemRow(error.status_code, "http-error", "The request failed")
         return HTTP_PROBLEMS.get(error.status_code, fallback)
@@ -152,12 +162,23 @@ def problem_body(error: Exception, settings: Settings, *, request_id: str, insta
 def problem_response(request: Request, error: Exception) -> Response:
     """Give the HTTP answer for an error; a handler for Starlette and for the outermost middleware."""
     settings: Settings = request.app.state.settings
+    if isinstance(error, RequestValidationError):
+        error = _wrong_content_type(request) or error
     row = row_of(error)
     body = problem_body(error, settings, request_id=request.state.request_id, instance=request.url.path)
     headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
     if row.retry:
         headers["Retry-After"] = str(settings.retry_after_s)
     return JSONResponse(body, row.status, headers, media_type=MEDIA_TYPE)
+
+
+def _wrong_content_type(request: Request) -> HTTPException | None:
+    expected = EXPECTED_CONTENT.get(request.url.path.rstrip("/")) if request.method == "POST" else None
+    given = request.headers.get("content-type", "").split(";")[0].strip().lower()
+    others = {"application/json": "+json", "multipart/form-data": "form-urlencoded"}
+    if expected is None or given == expected or given.endswith(others[expected]):
+        return None
+    return HTTPException(415, f"the content type is {given[:100] or 'missing'}, expected {expected}")
 
 
 def _detail(error: Exception, row: ProblemRow, instance: str) -> str:
@@ -170,8 +191,10 @@ def _detail(error: Exception, row: ProblemRow, instance: str) -> str:
         return "; ".join(f"{item['field']}: {item['message']}" for item in _validation_errors(error))
     if isinstance(error, BodyTooLargeError):
         return error.detail
+    if row is MALFORMED_JSON:
+        return "the body cannot be decoded: it must be UTF-8, nested less than 1,000 deep, integers below 4,300 digits"
     if isinstance(error, HTTPException):
-        return f"{error.detail}: {instance}"
+        return error.detail if row.status == 415 else f"{error.detail}: {instance}"
     return str(error) or row.title
 
 

@@ -13,7 +13,8 @@ import httpx2
 from cake_rag.child_process import ChildProcess
 
 ENGINE_START_SECONDS = 600.0
-SERVICE_START_SECONDS = 60.0
+SERVICE_START_SECONDS = 120.0
+MAX_ENGINE_RESTARTS = 3
 QUIET_SECONDS = 10.0
 """Longest silence on a terminal-less output while something is loading."""
 
@@ -32,13 +33,23 @@ class Stack:
     service: ChildProcess
 
     def wait(self) -> int:
-        """Wait until one of the two ends; gives its status."""
+        """Keep both running until the service ends or the engine cannot be kept alive; gives a status.
+
+        A dead engine is started again, ``MAX_ENGINE_RESTARTS`` times; until it is ready the service answers 503.
+        """
+        restarts = 0
         while True:
             for child in (self.engine, self.service):
                 status = child.exit_status()
-                if status is not None:
-                    print(f"up: {child.name} ended with status {status}; {child.log_tail()}", file=sys.stderr)
+                if status is None:
+                    continue
+                print(f"up: {child.name} ended with status {status}; {child.log_tail()}", file=sys.stderr, flush=True)
+                if child is self.service or restarts >= MAX_ENGINE_RESTARTS:
                     return status or 1
+                restarts += 1
+                child.stop()
+                child.start()
+                print(f"up: engine started again ({restarts} of {MAX_ENGINE_RESTARTS})", file=sys.stderr, flush=True)
             time.sleep(1)
 
 
@@ -108,6 +119,8 @@ def running_stack(
         PortInUseError: If a port is taken.
         cake_rag.child_process.ChildFailedError: If one of them ends or does not become ready.
     """
+    if port == engine_port:
+        raise PortInUseError(f"port {port} is given to both the service and the engine")
     require_free_port("127.0.0.1", engine_port, "engine")
     require_free_port(host, port, "service")
     command = [sys.executable, "-m", "cake_sglang.cli"]
@@ -128,22 +141,21 @@ def running_stack(
     )
     progress = Progress()
     try:
-        print(f"up: starting the engine (log: {engine.log_path})", flush=True)
+        print(f"up: starting the service (log: {service.log_path})", flush=True)
+        service.start()
+        service.wait_until(
+            lambda: answers(url, "/healthz"),
+            timeout_s=SERVICE_START_SECONDS,
+            on_wait=progress.waiting("service: starting"),
+        )
+        progress.done(f"service up at {url}, starting the engine (log: {engine.log_path})")
         engine.start()
         engine_start_s = engine.wait_until(
-            lambda: answers(engine_url, "/ready"),
+            lambda: answers(url, "/readyz"),
             timeout_s=ENGINE_START_SECONDS,
             on_wait=progress.waiting("engine: preparing and loading the model"),
         )
         progress.done(f"engine ready after {engine_start_s:.0f} s")
-        print(f"up: starting the service (log: {service.log_path})", flush=True)
-        service.start()
-        waited = service.wait_until(
-            lambda: answers(url, "/readyz"),
-            timeout_s=SERVICE_START_SECONDS,
-            on_wait=progress.waiting("service: starting"),
-        )
-        progress.done(f"service ready after {waited:.0f} s")
         yield Stack(url, engine_start_s, engine, service)
     finally:
         service.stop()

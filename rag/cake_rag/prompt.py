@@ -58,10 +58,10 @@ def clean_question(question: str, max_chars: int) -> str:
         max_chars: Most characters after stripping.
 
     Raises:
-        QuestionRejectedError: If it is empty, longer than ``max_chars``, or holds a lone surrogate.
+        QuestionRejectedError: If it has no visible character, is longer than ``max_chars``, or holds a lone surrogate.
     """
     stripped = question.strip()
-    if not stripped:
+    if not any(char.isprintable() and not char.isspace() for char in stripped):
         raise QuestionRejectedError(f"the question is empty, expected 1..{max_chars} characters")
     if len(stripped) > max_chars:
         raise QuestionRejectedError(f"the question has {len(stripped)} characters, expected 1..{max_chars}")

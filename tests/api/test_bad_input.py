@@ -173,8 +173,8 @@ def test_an_unknown_cursor_is_refused(client: httpx2.Client):
     [
         (b"{", 400, "malformed-json"),
         (b'{"question": "Who?",}', 400, "malformed-json"),
-        (b"\xff\xfe\x00", 400, "bad-request"),
-        (b"[" * 100_000, 400, "bad-request"),
+        (b"\xff\xfe\x00", 400, "malformed-json"),
+        (b"[" * 100_000, 400, "malformed-json"),
         (b"", 422, "invalid-request"),
         (b"null", 422, "invalid-request"),
         (b"[]", 422, "invalid-request"),
@@ -289,3 +289,25 @@ def test_control_strings_of_the_model_stay_text(client: httpx2.Client, engine: F
 
     [end] = engine.tokenizer.encode("<|im_end|>")
     assert engine.generated[-1]["input_ids"].count(end) == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "content_type", "expected"),
+    [
+        ("/v1/questions", "text/plain", "the content type is text/plain, expected application/json"),
+        ("/v1/questions", "", "the content type is missing, expected application/json"),
+        ("/v1/documents", "application/json", "expected multipart/form-data"),
+    ],
+)
+def test_a_wrong_content_type_is_named(client: httpx2.Client, path: str, content_type: str, expected: str):
+    headers = {"content-type": content_type} if content_type else {}
+    response = client.post(path, content=b'{"question": "Who?"}', headers=headers)
+    assert (response.status_code, response.json()["code"]) == (415, "wrong-content-type")
+    assert expected in response.json()["detail"]
+
+
+@pytest.mark.parametrize("body", [b'{"question": "\xff"}', b"[" * 50_000, b'{"max_tokens": ' + b"9" * 6_000 + b"}"])
+def test_json_that_the_decoder_cannot_take_is_called_malformed(client: httpx2.Client, body: bytes):
+    response = client.post("/v1/questions", content=body, headers={"content-type": "application/json"})
+    assert (response.status_code, response.json()["code"]) == (400, "malformed-json")
+    assert "must be UTF-8" in response.json()["detail"]

@@ -51,7 +51,7 @@ def test_each_broken_condition_is_a_failure(row: tuple[Question, Answer], failur
 
 
 def test_a_missing_document_or_question_gives_one_clear_line(tmp_path: Path) -> None:
-    with pytest.raises(DemoError, match="absent.md does not exist"):
+    with pytest.raises(DemoError, match="absent.md does not exist or is not a file"):
         load_example(tmp_path / "absent.md", [])
     (tmp_path / "a.md").write_text("x")
     with pytest.raises(DemoError, match=r"no question given, and .*a.json does not exist"):

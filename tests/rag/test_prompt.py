@@ -107,6 +107,7 @@ def test_a_question_is_stripped():
     [
         ("", "the question is empty, expected 1..10 characters"),
         (" \n\t", "the question is empty, expected 1..10 characters"),
+        ("\0\u200b", "the question is empty, expected 1..10 characters"),
         ("x" * 11, "the question has 11 characters, expected 1..10"),
         ("a\ud800b", "the question holds a lone surrogate at character 1"),
     ],

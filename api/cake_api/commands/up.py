@@ -1,6 +1,7 @@
 """``cake-sglang up``: the HTTP service; with ``--with-engine`` also its engine, and an example to begin with."""
 
 import argparse
+import fcntl
 import json
 import logging
 import os
@@ -10,6 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
+from typing import TextIO
 
 from cake_api.demo import Demo, DemoError, load_example
 from cake_api.supervisor import PortInUseError, Stack, child_environment, running_stack
@@ -47,7 +49,9 @@ def _parser() -> argparse.ArgumentParser:
     group.add_argument("--with-engine", action="store_true", help="start the engine too, then run the example")
     group.add_argument("--engine-port", type=int, default=30000, help="port of the engine (default: %(default)s)")
     group.add_argument("--model", help="folder, .gguf file or Hugging Face id (default: the embedded model)")
-    group.add_argument("--data-dir", type=Path, help="folder of documents and index (default: ~/.local/share)")
+    group.add_argument(
+        "--data-dir", type=Path, help="folder of documents and index (default: ~/.local/share/cake-sglang)"
+    )
     group.add_argument("--example-document", type=Path, default=DEFAULT_EXAMPLE, help="default: %(default)s")
     group.add_argument("--question", action="append", default=[], help="instead of the example's questions")
     group.add_argument("--no-example", action="store_true", help="ingest and ask nothing")
@@ -76,6 +80,14 @@ def _serve(options: argparse.Namespace) -> int:
     except ValueError as error:
         print(f"up: {error}", file=sys.stderr)
         return 1
+    try:
+        lock = lock_data_dir(settings.data_dir)
+    except OSError as error:
+        print(f"up: data folder {settings.data_dir} cannot be used: {error.strerror or error}", file=sys.stderr)
+        return 1
+    if lock is None:
+        print(f"up: data folder {settings.data_dir} is used by another running service", file=sys.stderr)
+        return 1
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("httpx2").setLevel(logging.WARNING)  # one line for every call to the engine
     uvicorn.run(
@@ -89,6 +101,22 @@ def _serve(options: argparse.Namespace) -> int:
     return 0
 
 
+def lock_data_dir(folder: Path) -> TextIO | None:
+    """Take a data folder for this process until it ends; None when another process has it.
+
+    Raises:
+        OSError: If the folder cannot be made or written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    file = (folder / ".lock").open("a")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        return None
+    return file
+
+
 def _serve_with_engine(options: argparse.Namespace) -> int:
     example = None
     if not options.no_example:
@@ -96,7 +124,6 @@ def _serve_with_engine(options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="cake-smoke-") as scratch:
         state = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "cake-sglang"
         data_dir = options.data_dir or (Path(scratch) / "data" if options.smoke else state)
-        data_dir.mkdir(parents=True, exist_ok=True)
         with running_stack(
             host=options.host or "127.0.0.1",
             port=options.port or 8080,
