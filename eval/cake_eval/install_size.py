@@ -19,7 +19,7 @@ LOCKS = ("api", "engine-cpu", "engine-gpu", "dev-cpu")
 
 def measure(lock: Path, folder: Path) -> tuple[float, float]:
     """Install a lock into a new environment twice, the second time timed; gives gigabytes and seconds."""
-    seconds = 0.0
+    seconds, target = 0.0, folder
     for number in range(2):
         target = folder / f"{lock.stem}-{number}"
         venv.create(target)
