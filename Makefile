@@ -26,7 +26,8 @@ $(VENV)/.installed: pyproject.toml $(LOCK)
 	@echo "install: environment in $(VENV), packages from $(LOCK) (several GB the first time)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "uv==$(UV_VERSION)"
-	$(BIN)/uv pip install --python $(BIN)/python --no-deps -r $(LOCK)
+	@echo "install: packages are compiled once, about a minute; it halves every later start"
+	$(BIN)/uv pip install --python $(BIN)/python --no-deps --compile-bytecode -r $(LOCK)
 	$(BIN)/uv pip install --python $(BIN)/python --no-deps --editable .
 	@touch $@
 

@@ -66,6 +66,8 @@ def build_command(
             "--max-total-tokens": str(CPU_POOL_TOKENS),
             "--max-running-requests": "8",
             "--chunked-prefill-size": "2048",
+            # Without it the waiting scheduler keeps one core busy, which the service needs.
+            "--sleep-on-idle": None,
         }
     else:
         defaults["--attention-backend"] = "flashinfer"

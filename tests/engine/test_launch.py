@@ -25,6 +25,7 @@ def test_without_a_gpu_the_cpu_backend_and_float32_are_chosen() -> None:
     assert words[words.index("--attention-backend") + 1] == "torch_native"
     assert words[words.index("--dtype") + 1] == "float32"
     assert words[words.index("--device") + 1] == "cpu"
+    assert "--sleep-on-idle" in words
 
 
 def test_with_a_gpu_flashinfer_is_chosen() -> None:
