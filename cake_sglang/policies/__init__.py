@@ -1,0 +1,1 @@
+"""Policies: which tokens a compressed segment keeps. ``registry.make_policy`` makes one from its name."""
