@@ -1,0 +1,1 @@
+"""Compares recorded outputs of reference implementations with the pure policies."""
