@@ -180,7 +180,7 @@ def test_columns_outside_the_scored_range_take_part_in_the_softmax():
 
 @pytest.mark.parametrize("name", sorted(ALL_STATS))
 def test_a_statistic_alone_equals_itself_among_all(name: str):
-    arguments = inputs() | {"scored": (2, 38)}
+    arguments: dict[str, Any] = inputs() | {"scored": (2, 38)}
     everything, alone = window_stats(**arguments), window_stats(**{**arguments, "stats": frozenset({name})})
     assert torch.equal(getattr(alone, name), getattr(everything, name))
     assert [other for other in ALL_STATS - {name} if getattr(alone, other) is not None] == []
@@ -215,7 +215,7 @@ def test_a_row_whose_largest_logit_is_far_from_the_others_stays_finite():
 
 def test_a_tiny_variance_keeps_its_digits_in_float32():
     # Rows differ by a thousandth, so the textbook E[x^2] - E[x]^2 loses most of its digits.
-    arguments = inputs(columns=500, rows=16) | {"q_pos": torch.full((16,), 499)}
+    arguments: dict[str, Any] = inputs(columns=500, rows=16) | {"q_pos": torch.full((16,), 499)}
     arguments |= {"q": (1.0 + 1e-3 * arguments["q"]).float(), "k": arguments["k"].float(), "scored": (0, 480)}
     result, expected = window_stats(**arguments), oracle(**arguments)["variance"]
     weights = oracle_weights(arguments["q"], arguments["k"], arguments["q_pos"], arguments["k_pos"], None, None).float()
