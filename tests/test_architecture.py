@@ -22,6 +22,8 @@ PACKAGES = {
 HEAVY = ("torch", "triton", "sglang", "transformers")
 LIGHT_MODULES = (*PACKAGES, "cake_sglang.cli", "cake_rag.pipeline", "cake_api.app")
 OPTIONAL_LIGHT_MODULES = ("cake_rag.langchain_adapter",)
+# The engine imports the method in every process, and a person reads it without a GPU.
+METHOD_MODULES = ("cake_sglang.policies.registry", "cake_sglang.policies.compress", "cake_sglang.segment")
 MAX_LINES = 400
 NAMES_THAT_SAY_NOTHING = {"utils", "helpers", "common", "misc"}
 CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
@@ -35,6 +37,7 @@ VIOLATIONS = {
     "the service tower meets the engine tower only over HTTP": ("api/cake_api/__init__.py", "import torch"),
     "the roof calls the service over HTTP": ("eval/cake_eval/__init__.py", "import cake_api"),
     "only cake_sglang.runtime knows SGLang": ("kernels/cake_kernels/__init__.py", "import sglang"),
+    "the method needs torch alone": ("cake_sglang/budget.py", "import triton"),
     "inside the engine tower": ("cake_sglang/errors.py", "import cake_sglang.config"),
 }
 
@@ -98,6 +101,12 @@ def test_importing_this_module_loads_no_heavy_library(module: str):
         pytest.skip(f"{module} does not exist yet")
     loaded = fresh_python(f"import sys, {module}; print(*sorted({{*{HEAVY!r}}} & {{*sys.modules}}))")
     assert loaded == ""
+
+
+@pytest.mark.parametrize("module", METHOD_MODULES)
+def test_importing_the_method_loads_torch_and_no_other_heavy_library(module: str):
+    loaded = fresh_python(f"import sys, {module}; print(*sorted({{*{HEAVY!r}}} & {{*sys.modules}}))")
+    assert loaded == "torch" or (module == "cake_sglang.segment" and loaded == "")
 
 
 def test_every_package_ships_its_types():
