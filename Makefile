@@ -16,7 +16,7 @@ export CAKE_RUN_QUESTION := $(value QUESTION)
 UP_OPTIONS = --with-engine $${CAKE_RUN_MODEL:+--model "$$CAKE_RUN_MODEL"} \
 	$${CAKE_RUN_DOC:+--example-document "$$CAKE_RUN_DOC"} $${CAKE_RUN_QUESTION:+--question "$$CAKE_RUN_QUESTION"}
 
-.PHONY: install check format test test-unit test-e2e run smoke claims lock openapi
+.PHONY: install check format test test-unit test-e2e run smoke claims golden bench-policies lock openapi
 .DEFAULT_GOAL := run
 
 install: $(VENV)/.installed
@@ -57,6 +57,15 @@ smoke: install
 
 claims: install
 	$(BIN)/cake-sglang claims $(if $(ONLY),--only $(ONLY))
+
+# FILES: recorded outputs of reference implementations (.npz); one JSON line each, exit 1 on any difference.
+FILES ?= tests/golden/recorded/*.npz
+
+golden: install
+	@$(BIN)/python -m cake_eval.golden $(FILES)
+
+bench-policies: install
+	@$(BIN)/python -m cake_eval.bench_policies
 
 openapi: install
 	$(BIN)/python -m cake_api.openapi

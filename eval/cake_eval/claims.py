@@ -83,6 +83,20 @@ MEASUREMENTS = (
         ),
     ),
     Measurement(
+        "method",
+        ("python", "-m", "cake_eval.method_report"),
+        (
+            Claim("golden-different", "recorded outputs of the reference code that the policies do not reproduce, of 8 "
+                  "files", "golden_different", "== 0"),
+            Claim("golden-preference", "largest relative error of a layer preference against the reference code",
+                  "worst_preference", "<= 2e-4"),
+            Claim("cascade-peak", "largest share of the prompt that CAKE's cascade holds at its peak, layer by layer",
+                  "peak_waterfill", "<= 1"),
+            Claim("window-stats-memory", "MiB that the window statistics need besides inputs: 131,072 keys, 32 query "
+                  "heads, 32 rows", "window_stats_mib", "<= 64"),
+        ),
+    ),
+    Measurement(
         "citations",
         ("python", "-m", "cake_eval.calibrate_citations"),
         (
@@ -135,7 +149,7 @@ def judge(claim: Claim, values: dict[str, Any], area: str) -> dict[str, Any]:
     value = values.get(claim.key)
     sign, limit = claim.bound.split()
     ok = value is not None and COMPARE[sign](float(value), float(limit))
-    shown = round(float(value), 3) if value is not None else None
+    shown = float(f"{float(value):.4g}") if value is not None else None
     return {
         "id": claim.id,
         "area": area,

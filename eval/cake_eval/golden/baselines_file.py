@@ -39,6 +39,8 @@ def compare(recorded: Recorded) -> Comparison:
     comparison = Comparison()
     if recorded.setting("gqa") != "mean":
         raise GoldenError(f"config.gqa is {recorded.setting('gqa')!r}, known: mean")
+    recorded.require_sizes("q", "L", "Hq", "S", "d")
+    recorded.require_sizes("k", "L", "Hkv", "S", "d")
     for method in sorted(name.removesuffix("_kept") for name in recorded.names if name.endswith("_kept")):
         if method not in METHODS:
             raise GoldenError(f"method {method!r} is unknown; known: {', '.join(METHODS)}")

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from cake_eval.golden.comparison import Comparison, GoldenError, Recorded, pieces
+from cake_eval.golden.comparison import Comparison, Recorded, pieces
 from cake_sglang import budget_reference, cascade
 from cake_sglang.decode_eviction import evict_step
 from cake_sglang.observation import LayerObservation, Window
@@ -55,10 +55,10 @@ def compare(recorded: Recorded) -> Comparison:
 
 def observations(recorded: Recorded) -> list[LayerObservation]:
     """Give the recorded keys and window queries, and values where there are some."""
+    recorded.require_sizes("q_win", "L", "Hq", "W", "d")
+    recorded.require_sizes("k", "L", "Hkv", "S", "d")
     q, k = recorded["q_win"], recorded["k"]
     num_tokens, window = recorded.setting("S"), recorded.setting("W")
-    if q.dim() != 4 or k.dim() != 4 or k.shape[2] != num_tokens or q.shape[2] != window or len(q) != len(k):
-        raise GoldenError(f"q_win is {list(q.shape)} and k {list(k.shape)}, with W = {window} and S = {num_tokens}")
     q_pos = torch.arange(num_tokens - window, num_tokens)
     values = recorded["v"] if "v" in recorded.names else [None] * len(k)
     return [
@@ -113,6 +113,8 @@ def _compare_kept(
 
 
 def _compare_decoding(comparison: Comparison, recorded: Recorded, budgets: list[int], window: int) -> None:
+    recorded.require_sizes("q_dec", "T", "L", "Hq", "d")
+    recorded.require_sizes("k_dec", "T", "L", "Hkv", "d")
     keys, num_tokens = recorded["k"], recorded.setting("S")
     num_layers, num_heads = keys.shape[:2]
     held = pieces(recorded["kept_order"], [[int(count)] * num_heads for count in recorded["kept_count"]])

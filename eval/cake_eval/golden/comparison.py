@@ -24,7 +24,7 @@ class Recorded:
             GoldenError: It cannot be read.
         """
         try:
-            with np.load(path, allow_pickle=False) as archive:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
                 self._entries = {name: archive[name] for name in archive.files}
             self.config: dict[str, Any] = json.loads(str(self._entries.pop("config")))
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
@@ -53,6 +53,17 @@ class Recorded:
         if name not in self.config:
             raise GoldenError(f"config has no {name}; present: {', '.join(sorted(self.config))}")
         return self.config[name]
+
+    def require_sizes(self, entry: str, *settings: str) -> None:
+        """Refuse a file whose entry has other sizes than ``config`` says, one setting per dimension.
+
+        Raises:
+            GoldenError: It has.
+        """
+        stated = [self.setting(name) for name in settings]
+        found = list(self[entry].shape)
+        if found != stated:
+            raise GoldenError(f"{entry} has shape {found}, config says {', '.join(settings)} = {stated}")
 
 
 class Comparison:
