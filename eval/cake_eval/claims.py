@@ -149,7 +149,7 @@ def judge(claim: Claim, values: dict[str, Any], area: str) -> dict[str, Any]:
     value = values.get(claim.key)
     sign, limit = claim.bound.split()
     ok = value is not None and COMPARE[sign](float(value), float(limit))
-    shown = float(f"{float(value):.4g}") if value is not None else None
+    shown = None if value is None else _rounded(float(value))
     return {
         "id": claim.id,
         "area": area,
@@ -158,6 +158,11 @@ def judge(claim: Claim, values: dict[str, Any], area: str) -> dict[str, Any]:
         "bound": claim.bound,
         "ok": ok,
     }
+
+
+def _rounded(value: float) -> float:
+    """Three decimals; two digits of what would vanish."""
+    return round(value, 3) if value == 0 or abs(value) >= 0.001 else float(f"{value:.2g}")
 
 
 def machine() -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from cake_eval.golden.__main__ import check_file, main
 
 RECORDED = sorted((Path(__file__).parent / "recorded").glob("*.npz"))
