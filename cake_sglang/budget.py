@@ -40,7 +40,10 @@ def waterfill(
     """
     check_int("total", total, 0, error=BudgetError)
     check_int("minimum", minimum, 0, error=BudgetError)
-    exact = [Fraction(check_number(f"weights[{layer}]", weight, 0)) for layer, weight in enumerate(weights)]
+    exact = [
+        Fraction(check_number(f"weights[{layer}]", weight, 0, error=BudgetError))
+        for layer, weight in enumerate(weights)
+    ]
     if not exact:
         raise BudgetError("weights is empty, expected at least one layer")
     capacities = _per_layer(capacity, len(exact))
@@ -98,7 +101,7 @@ def round_to_pages(budgets: Sequence[int], page_size: int, capacity: int | Seque
 
 
 def _per_layer(capacity: int | Sequence[int], length: int) -> list[int]:
-    values = [capacity] * length if isinstance(capacity, int) else list(capacity)
+    values = list(capacity) if isinstance(capacity, Sequence) else [capacity] * length
     if len(values) != length:
         raise BudgetError(f"capacity has {len(values)} entries, expected {length}")
     return [check_int("capacity", value, 0, error=BudgetError) for value in values]

@@ -11,12 +11,14 @@ import torch
 from cake_sglang.errors import BudgetError
 from cake_sglang.fields import check_int, check_number
 
+LARGEST = torch.finfo(torch.float32).max
+
 
 def proportional_shares(preferences: Sequence[float], total: int) -> list[float]:
     """Give ``preferences[l] / sum(preferences) * total`` in float32, the sum taken in layer order.
 
     Args:
-        preferences: [m] finite, >= 0, of the layers seen so far.
+        preferences: [m] finite in float32, >= 0, of the layers seen so far.
         total: Tokens of all layers, seen or not, >= 0.
 
     Returns:
@@ -29,7 +31,10 @@ def proportional_shares(preferences: Sequence[float], total: int) -> list[float]
     check_int("total", total, 0, error=BudgetError)
     if not preferences:
         raise BudgetError("preferences is empty, expected at least one layer")
-    values = [check_number(f"preferences[{layer}]", value, 0) for layer, value in enumerate(preferences)]
+    values = [
+        check_number(f"preferences[{layer}]", value, 0, LARGEST, error=BudgetError)
+        for layer, value in enumerate(preferences)
+    ]
     weights = torch.tensor(values, dtype=torch.float32)
     if not bool(weights.any()):
         weights = torch.ones_like(weights)

@@ -8,7 +8,7 @@ from importlib.metadata import EntryPoint, entry_points
 GROUP = "cake_sglang.commands"
 SUMMARIES = {
     "engine": "start SGLang with the plugin",
-    "inspect": "show versions, device, plugin state and prepared models",
+    "inspect": "show what a policy keeps of a text; without a text, versions and prepared models",
     "verify": "check the plugin and a prepared model",
     "up": "start the HTTP service, with or without its own engine",
     "ask": "ask a question",

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from cake_sglang.errors import PolicyError
-from cake_sglang.fields import check_int, check_number
+from cake_sglang.fields import check_int
 from cake_sglang.indicator import per_kv_head, pool
 from cake_sglang.selection import descending
 
@@ -55,7 +55,8 @@ def evict_step(q: Tensor, k: Tensor, budget: int, window: int, *, kernel: int = 
     check_int("budget", budget, 0)
     check_int("window", window, 1)
     check_int("kernel", kernel, 1)
-    check_number("kernel % 2", kernel % 2, 1, 1)
+    if kernel % 2 == 0:
+        raise PolicyError(f"kernel is {kernel}, expected an odd integer of at least 1")
     num_kv_heads, num_rows = k.shape[:2]
     if q.shape[0] % num_kv_heads:
         raise PolicyError(f"q has {q.shape[0]} query heads, expected a multiple of the {num_kv_heads} KV heads")

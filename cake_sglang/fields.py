@@ -17,14 +17,22 @@ def check_int(name: str, value: object, low: int, high: int | None = None, error
     return value
 
 
-def check_number(name: str, value: object, low: float, high: float = math.inf, *, above: bool = False) -> float:
+def check_number(
+    name: str,
+    value: object,
+    low: float,
+    high: float = math.inf,
+    *,
+    above: bool = False,
+    error: type[CakeError] = PolicyError,
+) -> float:
     """Give ``value`` back as a float if it is finite and in ``[low, high]``, or in ``(low, high]`` with ``above``."""
     start = f"above {low:g}" if above else f"of at least {low:g}"
     allowed = f"a finite number {start}" + ("" if math.isinf(high) else f" and at most {high:g}")
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise PolicyError(f"{name} is {value!r}, expected {allowed}")
+        raise error(f"{name} is {value!r}, expected {allowed}")
     if value < low or value > high or (above and value == low):
-        raise PolicyError(f"{name} is {value:g}, expected {allowed}")
+        raise error(f"{name} is {value:g}, expected {allowed}")
     return float(value)
 
 

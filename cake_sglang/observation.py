@@ -102,8 +102,10 @@ class LayerObservation:
 
     @property
     def num_query_heads(self) -> int:
-        """Hq; Hkv where no window is given."""
-        return self.windows[0].q.shape[0] if self.windows else self.num_kv_heads
+        """Hq, from the windows or the output projection; Hkv where neither is given."""
+        if self.windows:
+            return self.windows[0].q.shape[0]
+        return self.num_kv_heads if self.w_o is None else self.w_o.shape[0]
 
     @property
     def range(self) -> tuple[int, int]:
@@ -170,6 +172,8 @@ class LayerObservation:
                 raise PolicyError(
                     f"w_o has shape {list(self.w_o.shape)}, expected [Hq, D, hidden] = [{heads}, {value_dim}, hidden]"
                 )
+            if heads == 0 or heads % self.num_kv_heads:
+                raise PolicyError(f"w_o has {heads} heads, expected a multiple of the {self.num_kv_heads} KV heads")
             _check_tensor("w_o", self.w_o, self.k)
 
     def _check_window(self, name: str, window: Window) -> None:
@@ -190,11 +194,11 @@ class LayerObservation:
             if columns[0] < end:
                 raise PolicyError(f"{name}.attended is {window.attended}, expected ranges in order, without overlap")
             end = columns[1]
-        if window.scored is not None:
-            _check_columns(f"{name}.scored", window.scored, self.num_columns)
-            covered = [low <= window.scored[0] and window.scored[1] <= high for low, high in window.attended or ()]
-            if window.attended is not None and not any(covered):
-                raise PolicyError(f"{name}.scored is {window.scored}, expected a part of one of {window.attended}")
+        scored = window.scored or self.range
+        _check_columns(f"{name}.scored", scored, self.num_columns)
+        covered = [low <= scored[0] and scored[1] <= high for low, high in window.attended or ()]
+        if window.attended is not None and not any(covered):
+            raise PolicyError(f"{name}.scored is {scored}, expected a part of one of {window.attended}")
 
 
 def _check_tensor(name: str, tensor: Tensor, keys: Tensor) -> None:
@@ -204,6 +208,8 @@ def _check_tensor(name: str, tensor: Tensor, keys: Tensor) -> None:
         raise PolicyError(f"mixed dtypes: {name} is {tensor.dtype}, k is {keys.dtype}; they must be equal")
     if tensor.device != keys.device:
         raise PolicyError(f"mixed devices: {name} is on {tensor.device}, k is on {keys.device}; they must be one")
+    if tensor.device.type == "meta":
+        raise PolicyError(f"{name} is on {tensor.device}, which holds no values; expected a device that does")
     # A sum is finite only if all terms are, short of overflow, which float32 sums of activations do not reach.
     if not bool(torch.isfinite(tensor.sum(dtype=torch.float64))):
         raise PolicyError(f"{name} holds NaN or infinity; every value must be finite")

@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor
 
+from cake_sglang.errors import PolicyError
 from cake_sglang.fields import check_number
 
 
@@ -29,7 +30,13 @@ def cake_preference(entropy: float, variance: float, tau1: float = 1.0, tau2: fl
     entropy = max(check_number("entropy", entropy, -1e-3), 0.0)
     variance = check_number("variance", variance, 0)
     tau1, tau2 = check_number("tau1", tau1, 0, above=True), check_number("tau2", tau2, 0, above=True)
-    return entropy ** (1 / tau1) * variance ** (1 / tau2)
+    try:
+        return entropy ** (1 / tau1) * variance ** (1 / tau2)
+    except OverflowError as error:
+        raise PolicyError(
+            f"tau1 is {tau1:g} and tau2 is {tau2:g}, expected larger ones: an entropy of {entropy:g} and a variance of "
+            f"{variance:g} give a preference above the largest float"
+        ) from error
 
 
 def normalised_entropy(score: Tensor) -> float:

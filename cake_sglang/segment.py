@@ -50,6 +50,9 @@ class SegmentLayout:
     def of(cls, counts: Sequence[Sequence[int]], page_size: int) -> "SegmentLayout":
         """Give the smallest layout for rows per layer and KV head; a started page counts as a whole one."""
         check_int("page_size", page_size, 1, error=BudgetError)
+        for layer, row in enumerate(counts):
+            for head, count in enumerate(row):
+                check_int(f"counts[{layer}][{head}]", count, 0, error=BudgetError)
         pages = tuple(tuple(-(-count // page_size) for count in row) for row in counts)
         cells = sum(map(sum, pages))
         slots = max(1, sum(map(len, pages)))

@@ -1,10 +1,13 @@
 """The whole method on one prompt: observe each layer, split the budget, keep the best."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
 
 from cake_sglang.errors import PolicyError
 from cake_sglang.observation import LayerObservation
-from cake_sglang.policies.base import BudgetShape, Candidates, KVPolicy, check_score
+from cake_sglang.policies.base import BudgetShape, Candidates, KVPolicy, LayerScore, check_score
 from cake_sglang.policies.full import Full
 from cake_sglang.selection import Selection, select
 
@@ -24,28 +27,60 @@ def compress(policy: KVPolicy, layers: Sequence[LayerObservation], budget: int) 
         BudgetError: The budget is not an integer that the policy can keep.
         PolicyError: The observations do not fit each other or the policy.
     """
-    policy.check_budget(budget)
-    if not layers:
-        raise PolicyError("layers is empty, expected at least one observation")
-    first = layers[0]
-    for layer in layers[1:]:
-        ours, theirs = (layer.num_kv_heads, layer.range), (first.num_kv_heads, first.range)
-        if ours != theirs:
-            raise PolicyError(
-                f"layer {layer.layer} has {ours[0]} KV heads and columns {ours[1]}, "
-                f"layer {first.layer} has {theirs[0]} and {theirs[1]}; they must be equal"
-            )
-    if stays_whole(policy, first, budget):
-        return _everything(layers)
-    candidates, shape = split_range(policy, first, len(layers), budget)
-    scores = []
+    compressor = Compressor(policy, budget)
     for layer in layers:
-        policy.require(layer)
-        scores.append(
-            check_score(policy.observe(layer, candidates), layer.layer, (shape.num_kv_heads, shape.candidates))
-        )
-    counts = policy.budgets(scores, shape)
-    return select([score.score for score in scores], counts, candidates[:2], shape.protected)
+        compressor.add(layer)
+    return compressor.finish()
+
+
+class Compressor:
+    """Takes the layers one by one, as a forward pass makes them, and chooses when the last one has come.
+
+    Of a layer only its scores stay, [Hkv, n] float32; its keys, values and queries are let go.
+    """
+
+    def __init__(self, policy: KVPolicy, budget: int) -> None:
+        """Start without layers; arguments and ``BudgetError`` as for ``compress``."""
+        self._policy = policy
+        self._budget = policy.check_budget(budget)
+        self._first: _Common | None = None
+        self._scores: list[LayerScore] = []
+        self._num_layers = 0
+
+    @property
+    def weights(self) -> list[float]:
+        """[L] preference of the layers so far, 1 where the method knows none; empty if nothing is evicted."""
+        return [score.weight for score in self._scores]
+
+    def add(self, layer: LayerObservation) -> None:
+        """Observe one more layer.
+
+        Raises:
+            PolicyError: The observation does not fit the earlier ones or the policy.
+        """
+        common = self._first = self._first or _Common(self._policy, layer, self._budget)
+        common.require(layer)
+        self._num_layers += 1
+        if common.split is not None:
+            candidates, shape = common.split
+            self._policy.require(layer)
+            score = self._policy.observe(layer, candidates)
+            self._scores.append(check_score(score, layer.layer, (shape.num_kv_heads, shape.candidates)))
+
+    def finish(self) -> Selection:
+        """Give the kept columns.
+
+        Raises:
+            PolicyError: No layer was added.
+        """
+        common = self._first
+        if common is None:
+            raise PolicyError("layers is empty, expected at least one observation")
+        if common.split is None:
+            return common.everything(self._num_layers)
+        candidates, shape = common.split
+        counts = self._policy.budgets(self._scores, replace(shape, num_layers=self._num_layers))
+        return select([score.score for score in self._scores], counts, candidates[:2], shape.protected)
 
 
 def stays_whole(policy: KVPolicy, layer: LayerObservation, budget: int) -> bool:
@@ -67,9 +102,27 @@ def split_range(
     return Candidates(start, stop - protected, shape.per_layer), shape
 
 
-def _everything(layers: Sequence[LayerObservation]) -> Selection:
-    start, stop = layers[0].range
-    counts = [[stop - start] * layer.num_kv_heads for layer in layers]
-    empty = [layer.k.new_zeros(layer.num_kv_heads, stop - start) for layer in layers]
-    whole = select(empty, counts, (start, stop), 0)
-    return Selection(whole.kept, whole.layer_budgets, 0, whole=True)
+class _Common:
+    """What all layers of one prompt have in common, taken from the first."""
+
+    def __init__(self, policy: KVPolicy, layer: LayerObservation, budget: int) -> None:
+        self.layer = layer.layer
+        self.num_kv_heads = layer.num_kv_heads
+        self.range = layer.range
+        self.device = layer.k.device
+        self.split = None if stays_whole(policy, layer, budget) else split_range(policy, layer, 1, budget)
+
+    def require(self, layer: LayerObservation) -> None:
+        ours, theirs = (layer.num_kv_heads, layer.range), (self.num_kv_heads, self.range)
+        if ours != theirs:
+            raise PolicyError(
+                f"layer {layer.layer} has {ours[0]} KV heads and columns {ours[1]}, "
+                f"layer {self.layer} has {theirs[0]} and {theirs[1]}; they must be equal"
+            )
+
+    def everything(self, num_layers: int) -> Selection:
+        start, stop = self.range
+        counts = [[stop - start] * self.num_kv_heads] * num_layers
+        empty = [torch.zeros(self.num_kv_heads, stop - start, device=self.device)] * num_layers
+        whole = select(empty, counts, (start, stop), 0)
+        return Selection(whole.kept, whole.layer_budgets, 0, whole=True)

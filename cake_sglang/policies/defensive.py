@@ -22,8 +22,8 @@ class Defensive(WindowPolicy):
     The pooling is part of the score, row by row, averaging; ``pooling`` and ``group`` do not apply.
 
     Attributes:
-        forced_mass: Keep, before heads compete, the fewest tokens of a head that hold this share of its mean
-            attention, 0 to 1; 0 for none.
+        forced_mass: Keep, before heads compete, a head's best tokens as long as they hold less than this share of its
+            mean attention, 0 to 1; 0 for none.
 
     Source: arXiv 2510.13334, sections 4.1 and 4.2; FFY0/DefensiveKV 9251b95 (window 32, pooling 5, mass 0.9).
     """
@@ -60,10 +60,13 @@ class Defensive(WindowPolicy):
         return flattened_counts(score.score, rows)
 
     def _forced(self, mean: Tensor, limit: int) -> Tensor:
-        """Mark each head's forced tokens; as published, the threshold drops by the mass of the last W candidates."""
+        """Mark each head's forced tokens, up to the one that would reach the threshold.
+
+        As published, the threshold drops by the attention to the last W candidates, mean over heads and rows.
+        """
         share = mean / mean.sum(dim=-1, keepdim=True).clamp_min(torch.finfo(mean.dtype).tiny)
         order = torch.sort(share, dim=-1, descending=True, stable=True)
-        threshold = self.forced_mass - share[:, -self.window :].sum(dim=-1, keepdim=True)
+        threshold = self.forced_mass - mean[:, -self.window :].sum(dim=-1).mean()
         count = (order.values.cumsum(dim=-1) < threshold).sum(dim=-1, keepdim=True).clamp(max=max(limit, 0))
         rank = torch.arange(mean.shape[1], device=mean.device)
         return torch.zeros_like(mean, dtype=torch.bool).scatter(1, order.indices, rank < count)

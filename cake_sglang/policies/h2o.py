@@ -6,8 +6,8 @@ from typing import ClassVar
 import torch
 
 from cake_sglang.errors import PolicyError
-from cake_sglang.fields import check_int
-from cake_sglang.indicator import Group, per_kv_head
+from cake_sglang.fields import check_choice, check_int
+from cake_sglang.indicator import GROUPS, Group, per_kv_head
 from cake_sglang.observation import LayerObservation
 from cake_sglang.policies.base import Candidates, KVPolicy, LayerScore
 
@@ -38,6 +38,7 @@ class H2O(KVPolicy):
         super().__post_init__()
         if self.recent is not None:
             check_int("recent", self.recent, 1)
+        check_choice("group", self.group, GROUPS)
 
     def protected(self, layer: LayerObservation, budget: int) -> int:
         """Give the number of recent tokens."""

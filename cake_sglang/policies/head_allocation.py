@@ -26,22 +26,17 @@ def flattened_counts(score: Tensor, total: int, least: Sequence[int] | None = No
     return (held | keep_mask(rest, total - int(held.sum()))).sum(dim=-1).tolist()
 
 
-def global_counts(scores: Sequence[Tensor], forced: Sequence[Tensor | None], total: int) -> list[list[int]]:
+def global_counts(scores: Sequence[Tensor], total: int) -> list[list[int]]:
     """Count how many of the ``total`` best entries of all layers fall to each layer and head.
 
     Args:
         scores: [L] of [Hkv, n]; all layers and heads compete.
-        forced: [L] of [Hkv, n] bool, entries that win against all others, or None.
         total: Entries to keep over all layers and heads.
 
     Returns:
         [L][Hkv] counts that sum to ``total``.
     """
-    best = max(float(score.max()) for score in scores)
-    lifted = [
-        score if mask is None else score.masked_fill(mask, best) for score, mask in zip(scores, forced, strict=True)
-    ]
-    return keep_mask(torch.stack(lifted), total).sum(dim=-1).tolist()
+    return keep_mask(torch.stack(list(scores)), total).sum(dim=-1).tolist()
 
 
 def safeguarded_counts(score: Tensor, rows: int, floor_tokens: int) -> list[int]:

@@ -84,4 +84,4 @@ class KVzip(KVPolicy):
     def budgets(self, scores: Sequence[LayerScore], shape: BudgetShape) -> list[list[int]]:
         """Keep the best rows of all layers and heads."""
         rows = shape.total * shape.num_kv_heads
-        return global_counts([score.score for score in scores], [None] * len(scores), rows)
+        return global_counts([score.score for score in scores], rows)

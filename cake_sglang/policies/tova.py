@@ -17,12 +17,16 @@ class TOVA(KVPolicy):
     """
 
     name: ClassVar[str] = "tova"
+    needs: ClassVar[frozenset[str]] = frozenset({"last_row"})
 
     def require(self, layer: LayerObservation) -> None:
         """Refuse an observation without the last row."""
         super().require(layer)
         if not layer.windows:
             raise PolicyError("tova needs one window with the last row, got none")
+        found, last = int(layer.windows[-1].q_pos[-1]), int(layer.positions[layer.range[1] - 1])
+        if found != last:
+            raise PolicyError(f"tova's last query row is at position {found}, expected {last}, the end of the range")
 
     def observe(self, layer: LayerObservation, candidates: Candidates) -> LayerScore:
         """Give the last row's mean attention, the same for every KV head."""

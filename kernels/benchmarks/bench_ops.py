@@ -1,6 +1,7 @@
 """Times the ops of ``cake_kernels``, or measures their memory, on the GPU where there is one.
 
 Claim: on a GPU an op is bound by the bytes that it must move; the table shows how near to the memory's bandwidth it
+comes.
 
 Usage: ``python kernels/benchmarks/bench_ops.py [op ...] [--case NAME] [--memory]``
 

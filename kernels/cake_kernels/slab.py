@@ -14,7 +14,7 @@ import math
 import torch
 from torch import Tensor
 
-from cake_kernels.checks import FLOATS, check_dtype, check_shape
+from cake_kernels.checks import FLOATS, check_device, check_dtype, check_same, check_shape
 from cake_kernels.errors import KernelInputError
 
 MAX_HEAD_DIM = 256
@@ -47,6 +47,12 @@ def cell_rows(
     pages = owned_pages.gather(-1, cells % num_owned)
     buffers, heads = columns // num_kv_heads, columns % num_kv_heads
     return (buffers * 2 * num_slots + pages * page_size) * num_kv_heads + heads
+
+
+def page_rows(base_rows: Tensor, page_size: int, num_kv_heads: int) -> Tensor:
+    """Give the flat K rows of pages, [..., pages] int64 first rows -> [..., pages * P], in the order of the pages."""
+    rows = base_rows[..., None] + torch.arange(page_size, device=base_rows.device) * num_kv_heads
+    return rows.flatten(-2)
 
 
 def values_are_checked(device: torch.device) -> bool:
@@ -104,6 +110,41 @@ def check_multiples(name: str, values: Tensor, step: int, where: Tensor | None =
     if bool(bad.any()):
         index = bad.nonzero()[0].tolist()
         raise KernelInputError(f"{name}{index} is {int(values[tuple(index)])}, allowed: multiples of {step}, a page")
+
+
+def check_paged_attention(
+    q: Tensor,
+    slab: Tensor,
+    base_rows: Tensor,
+    kv_lens: Tensor,
+    *,
+    num_requests: int,
+    page_size: int,
+    scale: float | None,
+    softcap: float | None,
+) -> None:
+    """Refuse inputs of an attention over pages that do not fit each other; looks at no index value.
+
+    ``q`` is [any, Hq, D] with Hq a multiple of Hkv, at most 64 times as much; ``base_rows`` and ``kv_lens`` are what
+    ``page_table`` gives for ``num_requests``.
+    """
+    check_slab(slab, page_size)
+    num_kv_heads, head_dim = slab.shape[3:]
+    check_shape("q", q, (None, None, head_dim))
+    num_heads = q.shape[1]
+    if num_heads % num_kv_heads or num_heads // num_kv_heads > MAX_GROUP:
+        raise KernelInputError(
+            f"q has {num_heads} heads, allowed: multiples of the {num_kv_heads} heads of the slab "
+            f"up to {MAX_GROUP * num_kv_heads}"
+        )
+    check_shape("base_rows", base_rows, (num_requests, num_kv_heads, None))
+    check_shape("kv_lens", kv_lens, (num_requests, num_kv_heads))
+    check_dtype("base_rows", base_rows, (torch.int64,))
+    check_dtype("kv_lens", kv_lens, (torch.int32,))
+    check_same(q=q, slab=slab)
+    check_device(slab=slab, base_rows=base_rows, kv_lens=kv_lens)
+    check_positive("scale", scale)
+    check_positive("softcap", softcap)
 
 
 def check_base_rows(slab: Tensor, base_rows: Tensor, kv_lens: Tensor, page_size: int) -> None:

@@ -28,10 +28,11 @@ def page_table_reference(
     sizes = {"num_slots": num_slots, "num_kv_heads": num_kv_heads}
     heads = torch.arange(num_kv_heads, device=slots.device)
     start, end, length = (tensor.long()[:, None] for tensor in (seg_start, seg_end, seq_lens))
+    # [B, Hkv + 1]; without a segment, offsets and num_owned may hold anything
+    own = offsets[:, layer * num_kv_heads : (layer + 1) * num_kv_heads + 1].long().where(end > start, 0)
+    in_use = num_owned.long()[:, None, None].where((end > start)[..., None], 1)
     # [B, Hkv]
-    first_cells = offsets[:, layer * num_kv_heads : (layer + 1) * num_kv_heads].long()
-    num_cells = offsets[:, layer * num_kv_heads + 1 : (layer + 1) * num_kv_heads + 1].long() - first_cells
-    num_cells = num_cells.where(end > start, 0)
+    first_cells, num_cells = own[:, :-1], own.diff()
     kv_lens = start + num_cells * page_size + length - end
 
     # [B, Hkv, max_pages]
@@ -44,7 +45,6 @@ def page_table_reference(
     rows = plain_rows(slot, layer, heads[:, None], **sizes)
     cells = (first_cells[..., None] + pages - before).clamp(min=0)
     owned = owned_pages[:, None].expand(-1, num_kv_heads, -1)
-    in_use = num_owned.long().clamp(min=1)[:, None, None]
     in_cells = (pages >= before) & (past_cells < 0)
     rows = torch.where(in_cells, cell_rows(cells, owned, in_use, page_size=page_size, **sizes), rows)
     rows = rows.masked_fill(pages * page_size >= kv_lens[..., None], -1)

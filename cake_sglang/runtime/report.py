@@ -1,9 +1,6 @@
-"""``cake-sglang inspect``: versions, device, plugin settings and prepared models, without starting anything."""
+"""What is installed here: versions, device, plugin settings and prepared models, without starting anything."""
 
-import argparse
-import json
 import os
-from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, entry_points, version
 
 from cake_sglang.config import CakeConfig
@@ -16,22 +13,8 @@ from cake_sglang.runtime.model_files import cache_dir, find_damage
 PACKAGES = ("cake-sglang", "sglang", "torch", "transformers", "flashinfer-python", "triton")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Print the report; 1 if the installed SGLang or the settings cannot work."""
-    parser = argparse.ArgumentParser(prog="cake-sglang inspect", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    options = parser.parse_args(argv)
-    report = collect()
-    if options.json:
-        print(json.dumps(report, indent=1))
-    else:
-        for name, value in report.items():
-            print(f"{name}: {value}")
-    return 0 if report["problem"] is None else 1
-
-
-def collect() -> dict[str, object]:
-    """Give the report as JSON values."""
+def installation_report() -> dict[str, object]:
+    """Give the report as JSON values; ``problem`` says why the engine cannot work here, None if it can."""
     problem = None
     try:
         settings = CakeConfig.from_env(os.environ).to_json()

@@ -1,0 +1,1 @@
+"""Subcommands of ``cake-sglang`` that measure or show."""
