@@ -87,9 +87,9 @@ def test_groups_head_sizes_and_page_sizes_go_together(group: int, head_dim: int,
 
 
 def test_the_scale_is_the_callers():
-    arguments = Case("", ((9, 33),), 2, 16, 4).make(0) | {"scale": 0.7}
+    arguments: dict[str, Any] = Case("", ((9, 33),), 2, 16, 4).make(0) | {"scale": 0.7}
     assert_is_the_attention(arguments)
-    assert not torch.allclose(paged_decode(**arguments), paged_decode(**arguments | {"scale": None}))
+    assert not torch.allclose(paged_decode(**arguments), paged_decode(**{**arguments, "scale": None}))
 
 
 def test_a_head_without_rows_gives_zeros():
@@ -151,10 +151,20 @@ def test_after_compaction_a_query_sees_the_plain_rows_and_the_kept_ones(
     for head, count in enumerate(counts.tolist()):
         kept[head, :count] = kept[head, :count].sort().values
     kv_compaction(slab, slots[start:end], kept, counts, offsets, pages[:num_owned], layer=layer, page_size=page_size)
-    one = [torch.tensor([number], dtype=torch.int32) for number in (end + after, start, end, num_owned)]
-    sizes = {"num_layers": 2, "num_kv_heads": 2, "num_slots": slab.shape[2], "page_size": page_size}
     table = page_table(
-        slots[None], *one[:3], pages[None, :num_owned], one[3], offsets[None], layer=layer, max_pages=20, **sizes
+        slots[None],
+        int32([end + after])[0],
+        int32([start])[0],
+        int32([end])[0],
+        pages[None, :num_owned],
+        int32([num_owned])[0],
+        offsets[None],
+        layer=layer,
+        num_layers=2,
+        num_kv_heads=2,
+        num_slots=slab.shape[2],
+        page_size=page_size,
+        max_pages=20,
     )
     q = torch.randn(1, 2 * group, 8, generator=generator, dtype=torch.float64)
     out = paged_decode(q, slab, *table, page_size=page_size).unflatten(1, (2, group))

@@ -93,9 +93,9 @@ def test_groups_head_sizes_and_page_sizes_go_together(group: int, head_dim: int,
 
 
 def test_the_scale_is_the_callers():
-    arguments = Case("", (4,), ((9, 33),), 2, 16, 4).make(0) | {"scale": 0.7}
+    arguments: dict[str, Any] = Case("", (4,), ((9, 33),), 2, 16, 4).make(0) | {"scale": 0.7}
     assert_is_the_attention(arguments)
-    assert not torch.allclose(paged_extend(**arguments), paged_extend(**arguments | {"scale": None}))
+    assert not torch.allclose(paged_extend(**arguments), paged_extend(**{**arguments, "scale": None}))
 
 
 @settings(max_examples=40, deadline=None)

@@ -97,7 +97,9 @@ BENCH_CASES = tuple(
 def compare(case: Case) -> float:
     """Give 0 where the op leaves the whole slab as the reference does, bit for bit, else infinity."""
     device = "cuda" if torch.cuda.is_available() and not interpreted() else "cpu"
-    kwargs = {name: x.to(device) if isinstance(x, Tensor) else x for name, x in case.make(0).items()}
+    kwargs: dict[str, Any] = {
+        name: value.to(device) if isinstance(value, Tensor) else value for name, value in case.make(0).items()
+    }
     expected = {**kwargs, "slab": kwargs["slab"].clone()}
     kv_compaction(**kwargs)
     kv_compaction_reference(**expected)

@@ -46,7 +46,7 @@ class Case:
     spare_pages: int = 2
 
     def make(self, seed: int) -> dict[str, Any]:
-        """Give the arguments of ``page_table``, on the CPU; entries that nobody may read are out of range."""
+        """Give the arguments of ``page_table``, on the CPU; entries that nobody may read are wrong."""
         generator = torch.Generator().manual_seed(seed)
         batch, columns, size = len(self.requests), self.num_layers * self.num_kv_heads, self.page_size
         before, compressed, after = torch.tensor(self.requests).T
@@ -74,7 +74,7 @@ class Case:
             "seg_end": seg_end.int(),
             "owned_pages": owned.masked_fill(unowned | ~has, nothing),
             "num_owned": num_owned.where(has[:, 0], nothing).int(),
-            "offsets": first.where(has, nothing).int(),
+            "offsets": first.where(has, 3 + 7 * torch.arange(columns + 1)).int(),
             "layer": self.layer,
             "num_layers": self.num_layers,
             "num_kv_heads": self.num_kv_heads,
@@ -107,7 +107,7 @@ CASES = (
     Case("table much wider than the lists", (Request(8, 40, 3),), 4, 8, spare_pages=300),
 )
 BENCH_CASES = tuple(
-    Case(f"{batch} requests of 131072 tokens, P = 16", (Request(64, 130944, 64),) * batch, 128, 16, 32, 8)
+    Case(f"{batch} x 131072 tokens, P = 16", (Request(64, 130944, 64),) * batch, 128, 16, 32, 8)
     for batch in (1, 64)
 )
 
@@ -115,7 +115,9 @@ BENCH_CASES = tuple(
 def compare(case: Case) -> float:
     """Give 0 where the op gives the reference's table, else infinity."""
     device = "cuda" if torch.cuda.is_available() and not interpreted() else "cpu"
-    kwargs = {name: x.to(device) if isinstance(x, Tensor) else x for name, x in case.make(0).items()}
+    kwargs: dict[str, Any] = {
+        name: value.to(device) if isinstance(value, Tensor) else value for name, value in case.make(0).items()
+    }
     result, expected = page_table(**kwargs), page_table_reference(**kwargs)
     same = all(
         got.dtype == wanted.dtype and torch.equal(got, wanted) for got, wanted in zip(result, expected, strict=True)

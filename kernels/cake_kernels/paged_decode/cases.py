@@ -125,7 +125,7 @@ CASES = (
     Case("soft cap", ((70, 41),), 4, 64, 16, softcap=5.0, spread=8.0),
 )
 BENCH_CASES = tuple(
-    Case(f"{batch} requests of {length} rows, bfloat16", ((length,) * 8,) * batch, 4, 128, 16, torch.bfloat16)
+    Case(f"{batch} x {length} rows, bfloat16", ((length,) * 8,) * batch, 4, 128, 16, torch.bfloat16)
     for batch, length in ((1, 131072), (16, 2048), (64, 1024))
 )
 
@@ -138,7 +138,9 @@ def compare(case: Case) -> float:
 def compare_attention(case: Any, op: Callable[..., Tensor], reference: Callable[..., Tensor]) -> float:
     """Give the worst error over the tolerance of an attention over pages, infinity for the wrong shape or dtype."""
     device = "cuda" if torch.cuda.is_available() and not interpreted() else "cpu"
-    kwargs = {name: x.to(device) if isinstance(x, Tensor) else x for name, x in case.make(0).items()}
+    kwargs: dict[str, Any] = {
+        name: value.to(device) if isinstance(value, Tensor) else value for name, value in case.make(0).items()
+    }
     result = op(**kwargs)
     if result.shape != kwargs["q"].shape or result.dtype != case.dtype:
         return float("inf")

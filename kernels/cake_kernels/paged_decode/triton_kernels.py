@@ -156,7 +156,7 @@ def _combine(
     total = tl.sum(b_factor * b_sum, axis=0)
     # [BLOCK_S, BLOCK_D]
     b_acc = tl.load(p_partial + o_in[:, None] * D + o_d[None, :], mask=m_s[:, None] & m_d[None, :], other=0.0)
-    b_out = tl.sum(b_factor[:, None] * b_acc, axis=0) / tl.where(total > 0, total, 1.0)
+    b_out = tl.sum(b_factor[:, None] * b_acc, axis=0) / tl.where(total == 0, 1.0, total)
     tl.store(p_out + i_head * D + o_d, b_out.to(p_out.dtype.element_ty), mask=m_d)
 
 

@@ -90,10 +90,17 @@ CASES = (
     Case("soft cap", (40,), ((70, 41),), 4, 64, 16, softcap=5.0, spread=8.0),
 )
 BENCH_CASES = tuple(
-    Case(f"{batch} requests, {new} new of {length} rows, bfloat16", (new,) * batch, ((length,) * 8,) * batch, 4, 128, 16,
-         torch.bfloat16)
-    for batch, new, length in ((1, 64, 131072), (1, 1024, 8192), (16, 64, 2048))
-)  # fmt: skip
+    Case(
+        f"{batch} x {new} new rows of {rows}, bfloat16",
+        (new,) * batch,
+        ((rows,) * 8,) * batch,
+        4,
+        128,
+        16,
+        torch.bfloat16,
+    )
+    for batch, new, rows in ((1, 64, 131072), (1, 1024, 8192), (16, 64, 2048))
+)
 
 
 def compare(case: Case) -> float:
