@@ -21,7 +21,7 @@ def compress(policy: KVPolicy, layers: Sequence[LayerObservation], budget: int) 
         budget: C, mean tokens kept per layer and KV head over the compressed range, protected ones included.
 
     Returns:
-        The kept columns. A range that is not longer than the budget or the window is kept whole.
+        The kept columns. A range that is not longer than the budget is kept whole.
 
     Raises:
         BudgetError: The budget is not an integer that the policy can keep.
@@ -84,12 +84,11 @@ class Compressor:
 
 
 def stays_whole(policy: KVPolicy, layer: LayerObservation, budget: int) -> bool:
-    """Whether nothing is evicted, because the range fits the budget or holds nothing but protected columns."""
+    """Whether nothing is evicted, because the range fits the budget."""
     length = layer.num_compressed
     if isinstance(policy, Full) or length <= budget:
         return True
-    protected = policy.protected(layer, budget)
-    return length <= protected or (not policy.strict_budget and length <= budget + protected)
+    return not policy.strict_budget and length <= budget + policy.protected(layer, budget)
 
 
 def split_range(

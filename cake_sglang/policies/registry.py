@@ -53,7 +53,7 @@ def policy_class(name: str) -> type[KVPolicy]:
     return POLICIES[name]
 
 
-def make_policy(name: str, **values: object) -> KVPolicy:
+def make_policy(name: str, /, **values: object) -> KVPolicy:
     """Make a policy from its name and fields.
 
     Raises:
