@@ -36,7 +36,8 @@ class CompilingDriver:
         return GPUTarget("cuda", 90, 32)
 
     def get_current_device(self) -> int:
-        return 0
+        # Triton keeps compiled kernels per device; a real one has no such number.
+        return -1
 
     def get_current_stream(self, device: int) -> int:
         return device

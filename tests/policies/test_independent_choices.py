@@ -13,7 +13,7 @@ from cake_sglang.policies.base import Candidates, LayerScore
 from cake_sglang.policies.cake import Cake
 from cake_sglang.policies.cake_defensive import CakeDefensive
 from cake_sglang.policies.combined import CombinedPolicy
-from cake_sglang.policies.compress import compress, split_range
+from cake_sglang.policies.compress import Compressor, compress, split_range
 from cake_sglang.policies.defensive import Defensive
 from cake_sglang.policies.query_source import QuerySource, needs_projection, query_source
 from cake_sglang.policies.registry import combine, make_policy
@@ -74,6 +74,30 @@ def test_cakes_budgets_with_snapkvs_scores_take_each_from_its_own() -> None:
         # SnapKV alone on this layer, with the layer's own number of tokens as its budget.
         (alone,) = compress(snapkv, [layer], row[0]).kept
         assert [columns.tolist() for columns in combined.kept[layer.layer]] == [columns.tolist() for columns in alone]
+
+
+def test_the_scorer_splits_a_layer_over_its_heads() -> None:
+    adakv = make_policy("adakv", window=WINDOW)
+    combined = compress(combine(adakv, Cake(window=WINDOW)), prompt(), BUDGET)
+    assert any(first != second for first, second in combined.counts)
+    for layer, row in zip(prompt(), combined.counts, strict=True):
+        assert compress(adakv, [layer], sum(row) // 2).counts == [row]
+
+
+def test_the_budgeter_splits_by_its_own_scores_and_its_weights_are_reported() -> None:
+    budgeter = make_policy("layer_defensive", window=WINDOW)
+    rows = [sum(row) for row in compress(budgeter, prompt(), BUDGET).counts]
+    combined = compress(combine(SnapKV(window=WINDOW), budgeter), prompt(), BUDGET)
+    assert [sum(row) for row in combined.counts] == rows and len(set(rows)) > 1
+
+    compressors = [
+        Compressor(policy, BUDGET)
+        for policy in (combine(SnapKV(window=WINDOW), Cake(window=WINDOW)), Cake(window=WINDOW))
+    ]
+    for layer in prompt():
+        for compressor in compressors:
+            compressor.add(layer)
+    assert compressors[0].weights == compressors[1].weights
 
 
 def test_cake_defensive_is_cakes_layer_budgets_with_the_defensive_score() -> None:
