@@ -19,6 +19,6 @@ class LayerDefensive(Defensive):
     name: ClassVar[str] = "layer_defensive"
 
     def budgets(self, scores: Sequence[LayerScore], shape: BudgetShape) -> list[list[int]]:
-        """Keep the best rows of all layers and heads; as published, a forced token has the largest score of its layer."""
+        """Keep the best rows of all layers and heads; as published, a forced token has its layer's largest score."""
         rows = shape.total * shape.num_kv_heads
         return global_counts([score.score for score in scores], rows)

@@ -1,10 +1,11 @@
 """Every policy keeps what its formulas say, token by token: compared with oracles in plain loops and float64.
 
-The inputs are random, so scores tie only where maximum pooling makes plateaus, where a floor or a forced token lifts several
-to one value, or for ``tova`` and ``streaming_llm``, whose heads are alike; both sides then take the lower column.
+The inputs are random, so scores tie only where maximum pooling makes plateaus, where a floor or a forced token lifts
+several to one value, or for ``tova`` and ``streaming_llm``, whose heads are alike; both sides then take the lower column.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -133,7 +134,5 @@ def test_float32_keys_keep_the_same_tokens_as_float64_ones(observe: Callable[...
 
 
 def layer_in(dtype: torch.dtype, layer: Any) -> Any:
-    from dataclasses import replace
-
     windows = tuple(replace(window, q=window.q.to(dtype)) for window in layer.windows)
     return replace(layer, k=layer.k.to(dtype), v=layer.v.to(dtype), w_o=layer.w_o.to(dtype), windows=windows)

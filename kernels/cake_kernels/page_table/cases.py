@@ -107,8 +107,7 @@ CASES = (
     Case("table much wider than the lists", (Request(8, 40, 3),), 4, 8, spare_pages=300),
 )
 BENCH_CASES = tuple(
-    Case(f"{batch} x 131072 tokens, P = 16", (Request(64, 130944, 64),) * batch, 128, 16, 32, 8)
-    for batch in (1, 64)
+    Case(f"{batch} x 131072 tokens, P = 16", (Request(64, 130944, 64),) * batch, 128, 16, 32, 8) for batch in (1, 64)
 )
 
 
