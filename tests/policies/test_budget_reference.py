@@ -9,7 +9,7 @@
 | what the cap cuts off is spread equally, not by preference | test_what_the_cap_cuts_off_... |
 | nothing is capped again, the surplus is lost | test_nothing_is_capped_again_... |
 | a layer may get nothing | test_a_layer_may_get_nothing |
-| too much is taken back equally | test_what_rounding_gave_too_much_... |
+| too much is taken back equally | test_what_rounding_gave_too_much_..., test_a_layer_with_a_single_token_... |
 | shares are float32, summed in layer order | test_shares_are_float32_summed_in_layer_order |
 | the total counts all layers from the first stage on | test_the_first_layers_share_the_budget_of_all |
 | budgets may rise from stage to stage | test_a_remainder_may_wander..., test_a_saturated_layer_may_raise... |
@@ -108,10 +108,17 @@ def test_what_rounding_gave_too_much_is_taken_back_equally() -> None:
     assert allocate([1.0], 16_777_219, 20_000_000) == [16_777_219]
 
 
+def test_a_layer_with_a_single_token_gives_none_back() -> None:
+    # Shares 16,777,220 and 1.0066: two too many, and both come from the first layer.
+    assert allocate([1.0, 6e-8], 16_777_219, 20_000_000) == [16_777_218, 1]
+
+
 def test_shares_are_float32_summed_in_layer_order() -> None:
     # 0.5 + 2^24 and then + 1 both round back to 2^24, so the middle layer's share is not 99.99... but 100.
     assert proportional_shares([0.5, 2.0**24, 1.0], 100)[1] == 100.0
     assert allocate([0.5, 2.0**24, 1.0], 100, 1000) == [0, 100, 0]
+    # So do 32 times 1, one after the other; summed in any other order they would count.
+    assert proportional_shares([2.0**24] + [1.0] * 32, 100)[0] == 100.0
 
 
 def test_the_first_layers_share_the_budget_of_all() -> None:

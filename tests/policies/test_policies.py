@@ -1,7 +1,7 @@
 """Every policy keeps what its formulas say, token by token: compared with oracles in plain loops and float64.
 
 The inputs are random, so scores tie only where maximum pooling makes plateaus, where a floor or a forced token lifts
-several to one value, or for ``tova`` and ``streaming_llm``, whose heads are alike; both sides then take the lower column.
+several to one value, or between the like heads of ``tova`` and ``streaming_llm``; both sides take the lower column.
 """
 
 from collections.abc import Callable

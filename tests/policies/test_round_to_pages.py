@@ -13,6 +13,8 @@ EXAMPLES = {
     "already whole": ([16, 32, 0], 16, 64, [16, 32, 0]),
     # 48 tokens are 3 pages; wanted 1.25, 0.625, 1.125: one floor page each of two, the third to 0.625.
     "largest remainder": ([20, 10, 18], 16, 64, [16, 16, 16]),
+    # 32 tokens are two pages; wanted half a page and one and a half, and the page left goes to the larger budget.
+    "of equal remainders the larger budget's goes first": ([8, 24], 16, 64, [0, 32]),
     # 50 tokens are 3 pages and 2 tokens; these go to the entry that lost most.
     "what no page holds goes to the entry that lost most": ([23, 10, 17], 16, 64, [18, 16, 16]),
     "less than a page": ([3, 4], 16, 64, [0, 7]),

@@ -198,8 +198,8 @@ def equal_heads(prompt: Prompt, layer_budgets: Sequence[int]) -> Rows:
 def water(weights: Sequence[float], total: int, capacity: int, minimum: int = 0) -> list[int]:
     """The level at which ``clamp(level * weight, minimum, capacity)`` sums to the total, then largest remainders.
 
-    The sum is linear between the levels at which a layer meets its floor or its cap. Without a minimum, layers of weight
-    zero share equally what the others have no room for.
+    The sum is linear between the levels at which a layer meets its floor or its cap. Without a minimum, layers of
+    weight zero share equally what the others have no room for.
     """
     exact = [Fraction(weight) for weight in weights]
     if 0 in exact:
