@@ -1,42 +1,39 @@
 """Splits a number of tokens over layers by preference, exactly: integers that sum to the total, whatever the input.
 
-Shares are computed in rational numbers, because a rounding error of one unit in the last place would break the
-exact sum, or the promise that a budget never grows as more layers arrive.
+Numbers are rational, because a rounding error of one unit in the last place would break the exact sum, or the promise
+that no budget shrinks when the total grows and none grows when a further layer arrives.
 """
 
 from collections.abc import Sequence
 from fractions import Fraction
 from math import ceil, floor
+from typing import NamedTuple
 
 from cake_sglang.errors import BudgetError
 from cake_sglang.fields import check_int, check_number
 
 
-def waterfill(
-    weights: Sequence[float], total: int, capacity: int | Sequence[int], minimum: int = 0, *, ceiling: bool = False
-) -> list[int]:
-    """Split ``total`` tokens: layer l gets ``clamp(level * weights[l], minimum, capacity)`` for one common level.
+def waterfill(weights: Sequence[float], total: int, capacity: int | Sequence[int], minimum: int = 0) -> list[int]:
+    """Split ``total``: layer l gets ``clamp(round(level * weights[l]), minimum, capacity)`` for one common level.
 
     Layers of weight zero get more than the minimum only when all others are full, and then equally; if all weights
-    are zero, all layers are treated alike. Fractions go to the largest remainders; ties to the larger weight, then to
-    the lower layer.
+    are zero, all layers are treated alike. Halves are rounded up for the larger weight first, then for the lower layer.
 
     Args:
         weights: [m] preferences, finite, >= 0.
         total: Tokens to split, >= 0; what exceeds the sum of the capacities is not handed out.
         capacity: Tokens that a layer has; one number for all, or one per layer, >= 0.
         minimum: Floor of a layer's budget, >= 0; a smaller capacity goes before it.
-        ceiling: Round every share up instead (at most m tokens over the total): what a cascade may hold while
-            further layers are to come.
 
     Returns:
-        [m] tokens per layer. They sum to ``min(total, sum of capacities)`` unless ``ceiling``. A larger weight never
-        gets fewer tokens where capacities are equal, and a further layer never raises another's share.
+        [m] tokens per layer. They sum to ``min(total, sum of capacities)``. A larger weight never gets fewer tokens
+        where capacities are equal, a larger total never gives a layer fewer, and a further layer never gives one more.
 
     Raises:
         BudgetError: A number is out of range, or the minimums alone exceed the total.
 
-    Source: the project's allocator; docs/decisions/0004-budgets-and-cascade.md.
+    Source: the project's allocator; rounding is the divisor method of Webster and Sainte-Lague, whose monotony is shown
+    in Balinski and Young, "Fair Representation" (1982); docs/decisions/0005-monotone-rounding.md.
     """
     check_int("total", total, 0, error=BudgetError)
     check_int("minimum", minimum, 0, error=BudgetError)
@@ -51,10 +48,16 @@ def waterfill(
     total = min(total, sum(capacities))
     if sum(floors) > total:
         raise BudgetError(f"a minimum of {minimum} in {len(exact)} layers needs {sum(floors)} tokens, total is {total}")
-    shares = _shares(exact, total, capacities, floors)
-    if ceiling:
-        return [ceil(share) for share in shares]
-    return _largest_remainders(shares, total, exact)
+    weighted = [layer for layer, weight in enumerate(exact) if weight > 0] or list(range(len(exact)))
+    unweighted = [layer for layer in range(len(exact)) if layer not in set(weighted)]
+    room = total - sum(floors[layer] for layer in unweighted)
+    first = min(room, sum(capacities[layer] for layer in weighted))
+    budgets = [0] * len(exact)
+    for layers, tokens in ((weighted, first), (unweighted, total - first)):
+        group = [_Layer(exact[layer] or Fraction(1), floors[layer], capacities[layer]) for layer in layers]
+        for layer, budget in zip(layers, _fill(group, tokens), strict=True):
+            budgets[layer] = budget
+    return budgets
 
 
 def round_to_pages(budgets: Sequence[int], page_size: int, capacity: int | Sequence[int]) -> list[int]:
@@ -107,54 +110,40 @@ def _per_layer(capacity: int | Sequence[int], length: int) -> list[int]:
     return [check_int("capacity", value, 0, error=BudgetError) for value in values]
 
 
-def _shares(weights: list[Fraction], total: int, capacities: list[int], floors: list[int]) -> list[Fraction]:
-    """Give the real-valued shares; they sum to the total exactly."""
-    weighted = [layer for layer, weight in enumerate(weights) if weight > 0]
-    if not weighted:
-        weights, weighted = [Fraction(1)] * len(weights), list(range(len(weights)))
-    unweighted = [layer for layer in range(len(weights)) if layer not in set(weighted)]
-    shares = [Fraction(value) for value in floors]
-    room = total - sum(floors[layer] for layer in unweighted)
-    first = min(room, sum(capacities[layer] for layer in weighted))
-    for layer, share in zip(weighted, _fill(weights, weighted, first, capacities, floors), strict=True):
-        shares[layer] = share
-    if unweighted:
-        ones = [Fraction(1)] * len(weights)
-        rest = total - first
-        for layer, share in zip(unweighted, _fill(ones, unweighted, rest, capacities, floors), strict=True):
-            shares[layer] = share
-    return shares
+class _Layer(NamedTuple):
+    weight: Fraction
+    floor: int
+    capacity: int
+
+    def at(self, level: Fraction) -> Fraction:
+        return min(max(level * self.weight, Fraction(self.floor)), Fraction(self.capacity))
 
 
-def _fill(
-    weights: list[Fraction], layers: list[int], total: int, capacities: list[int], floors: list[int]
-) -> list[Fraction]:
-    """Raise a common level from zero until the layers hold ``total``: the sum is piecewise linear in the level."""
-    starts = sorted(layers, key=lambda layer: floors[layer] / weights[layer])
-    ends = sorted(layers, key=lambda layer: capacities[layer] / weights[layer])
-    held, slope, level = Fraction(sum(floors[layer] for layer in layers)), Fraction(0), Fraction(0)
-    begun = ended = 0
-    while held < total:
-        next_end = Fraction(capacities[ends[ended]]) / weights[ends[ended]]
-        is_start = begun < len(starts) and Fraction(floors[starts[begun]]) / weights[starts[begun]] <= next_end
-        event = Fraction(floors[starts[begun]]) / weights[starts[begun]] if is_start else next_end
-        if held + slope * (event - level) >= total:
-            level += (total - held) / slope
-            break
-        held += slope * (event - level)
-        level = event
-        if is_start:
-            slope += weights[starts[begun]]
-            begun += 1
-        else:
-            slope -= weights[ends[ended]]
-            ended += 1
-    return [min(max(level * weights[layer], Fraction(floors[layer])), Fraction(capacities[layer])) for layer in layers]
+def _fill(layers: Sequence[_Layer], total: int) -> list[int]:
+    """Round the shares at the common level, then hand out or take back what is missing, by the level of each half."""
+    level = _level(layers, total)
+    budgets = [ceil(layer.at(level) - Fraction(1, 2)) for layer in layers]
 
+    def key(index: int, step: int) -> tuple[Fraction, Fraction, int]:
+        return (budgets[index] + Fraction(step, 2)) / layers[index].weight, -layers[index].weight, index
 
-def _largest_remainders(shares: list[Fraction], total: int, weights: list[Fraction]) -> list[int]:
-    budgets = [floor(share) for share in shares]
-    order = sorted(range(len(shares)), key=lambda i: (budgets[i] - shares[i], -weights[i], i))
-    for layer in order[: total - sum(budgets)]:
-        budgets[layer] += 1
+    while sum(budgets) < total:
+        open_layers = [index for index, layer in enumerate(layers) if budgets[index] < layer.capacity]
+        budgets[min(open_layers, key=lambda index: key(index, 1))] += 1
+    while sum(budgets) > total:
+        rich = [index for index, layer in enumerate(layers) if budgets[index] > layer.floor]
+        budgets[max(rich, key=lambda index: key(index, -1))] -= 1
     return budgets
+
+
+def _level(layers: Sequence[_Layer], total: int) -> Fraction:
+    """Give the level at which the real-valued shares hold ``total``: their sum is piecewise linear in the level."""
+    events = [(layer.floor / layer.weight, layer.weight) for layer in layers]
+    events += [(layer.capacity / layer.weight, -layer.weight) for layer in layers]
+    held, slope, level = Fraction(sum(layer.floor for layer in layers)), Fraction(0), Fraction(0)
+    for event, change in sorted(events):
+        reached = held + slope * (event - level)
+        if reached >= total and slope:
+            return level + (total - held) / slope
+        held, slope, level = reached, slope + change, event
+    return level

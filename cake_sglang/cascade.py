@@ -32,16 +32,12 @@ class CascadeTrace:
 
 
 def waterfill_stages(weights: Sequence[float], total: int, capacity: int, minimum: int = 0) -> list[list[int]]:
-    """Give the budgets after each layer; all but the last stage round up, so that no layer needs a token back."""
-    last = len(weights) - 1
-    return [
-        waterfill(weights[: stage + 1], total, capacity, minimum, ceiling=stage < last) for stage in range(last + 1)
-    ]
+    """Give the budgets after each layer. None ever rises, so no layer needs a token back."""
+    return [waterfill(weights[: stage + 1], total, capacity, minimum) for stage in range(len(weights))]
 
 
-def reference_stages(weights: Sequence[float], total: int, capacity: int, minimum: int = 0) -> list[list[int]]:
+def reference_stages(weights: Sequence[float], total: int, capacity: int) -> list[list[int]]:
     """Give the published code's budgets after each layer; it knows no minimum."""
-    assert minimum == 0
     return budget_reference.stages(weights, total, capacity)
 
 

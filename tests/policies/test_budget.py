@@ -23,12 +23,12 @@ EXAMPLES = {
     "two full layers": ([1, 3, 16], 100, 40, 0, [20, 40, 40]),
     "more than all have": ([1, 3, 16], 1000, 40, 0, [40, 40, 40]),
     "nothing to split": ([1, 3], 0, 40, 0, [0, 0]),
-    # 10/7, 20/7, 40/7: floors 1, 2, 5 leave two tokens, for remainders 6/7 and 5/7.
-    "largest remainders": ([1, 2, 4], 10, 100, 0, [1, 3, 6]),
-    # 5/3 each: the two tokens left go to the lower layers.
-    "equal remainders and weights": ([1, 1, 1], 5, 100, 0, [2, 2, 1]),
+    # 10/7, 20/7, 40/7, each to the nearest.
+    "to the nearest": ([1, 2, 4], 10, 100, 0, [1, 3, 6]),
+    # Level 3/2 gives a half too many of three; two of them are rounded up.
+    "equal halves and weights": ([1, 1, 1], 5, 100, 0, [2, 2, 1]),
     # 1/2, 3/2 and 3: the one token left goes to the larger weight of the two.
-    "equal remainders": ([1, 3, 6], 5, 100, 0, [0, 2, 3]),
+    "equal halves": ([1, 3, 6], 5, 100, 0, [0, 2, 3]),
     "no preferences": ([0, 0, 0], 7, 100, 0, [3, 2, 2]),
     "weight zero while others have room": ([0, 1, 0], 50, 100, 0, [0, 50, 0]),
     "weight zero when all others are full": ([0, 1, 0], 50, 20, 0, [15, 20, 15]),
@@ -68,7 +68,7 @@ def test_the_sum_is_exact_with_a_capacity_per_layer(layers, total, minimum):
 
 
 @given(POSITIVE, TOTAL, st.integers(1, 400), st.integers(0, 60))
-def test_it_is_the_common_level_found_by_interpolation(weights, total, capacity, minimum):
+def test_it_hands_out_token_after_token_to_the_lowest_next_half_step(weights, total, capacity, minimum):
     assume(min(minimum, capacity) * len(weights) <= total)
     assert waterfill(weights, total, capacity, minimum) == water(weights, total, capacity, min(minimum, capacity))
 
@@ -92,34 +92,31 @@ def test_more_weight_never_gets_fewer_tokens(weights, total, capacity, minimum):
         assert few <= many or less == more
 
 
-@given(POSITIVE, TOTAL, CAPACITY, st.integers(1, 500))
-def test_a_larger_total_takes_at_most_one_rounding_from_a_layer(weights, total, capacity, more):
+@given(WEIGHTS, TOTAL, CAPACITY, st.integers(1, 500))
+def test_a_larger_total_never_gives_a_layer_fewer_tokens(weights, total, capacity, more):
     before, after = waterfill(weights, total, capacity), waterfill(weights, total + more, capacity)
-    assert all(new >= old - 1 for old, new in zip(before, after, strict=True))
-    rounded = [waterfill(weights, number, capacity, ceiling=True) for number in (total, total + more)]
-    assert all(new >= old for old, new in zip(*rounded, strict=True))
+    assert all(new >= old for old, new in zip(before, after, strict=True))
 
 
-def test_a_larger_total_can_move_a_rounding_to_another_layer():
-    """Largest remainders have this paradox: 30/7, 30/7, 10/7 of 10, and 33/7, 33/7, 11/7 of 11."""
-    assert waterfill([6, 6, 2], 10, 100) == [4, 4, 2]
+@given(WEIGHTS, WEIGHT, TOTAL, CAPACITY)
+def test_a_further_layer_never_gives_another_one_more_tokens(weights, further, total, capacity):
+    before, after = waterfill(weights, total, capacity), waterfill([*weights, further], total, capacity)
+    assert all(new <= old for old, new in zip(before, after, strict=False))
+
+
+def test_the_paradoxes_of_largest_remainders_do_not_happen():
+    """By remainders, the third layer has 2 of 10 but 1 of 11, and the fifth nothing until a sixth layer joins."""
+    # Halves meet at level 3/4: 4.5, 4.5 and 1.5.
+    assert waterfill([6, 6, 2], 10, 100) == [5, 4, 1]
     assert waterfill([6, 6, 2], 11, 100) == [5, 5, 1]
+    # Level 0.45 gives 10.35, 11.7, 2.7, 2.25 and 0.45, which is 27 already; 0.44 leaves room for none of the sixth.
+    assert waterfill([23, 26, 6, 5, 1], 27, 1000) == [10, 12, 3, 2, 0]
+    assert waterfill([23, 26, 6, 5, 1, 1], 27, 1000) == [10, 12, 3, 2, 0, 0]
 
 
 @given(POSITIVE, TOTAL, CAPACITY, st.sampled_from([2.0**-30, 0.25, 4.0, 2.0**40]))
 def test_only_the_ratios_of_the_weights_count(weights, total, capacity, factor):
     assert waterfill([weight * factor for weight in weights], total, capacity) == waterfill(weights, total, capacity)
-
-
-@given(WEIGHTS, TOTAL, CAPACITY)
-def test_the_ceiling_exceeds_the_total_by_less_than_a_token_per_layer(weights, total, capacity):
-    exact, up = waterfill(weights, total, capacity), waterfill(weights, total, capacity, ceiling=True)
-    assert all(0 <= high - low <= 1 for low, high in zip(exact, up, strict=True))
-    assert all(high <= capacity for high in up)
-
-
-def test_the_ceiling_rounds_every_share_up():
-    assert waterfill([1, 2, 4], 10, 100, ceiling=True) == [2, 3, 6]
 
 
 REFUSED = {

@@ -3,6 +3,7 @@
 Nothing here comes from the package. Indices: h query head, m KV head, i query row, j column.
 """
 
+import heapq
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -196,10 +197,10 @@ def equal_heads(prompt: Prompt, layer_budgets: Sequence[int]) -> Rows:
 
 
 def water(weights: Sequence[float], total: int, capacity: int, minimum: int = 0) -> list[int]:
-    """The level at which ``clamp(level * weight, minimum, capacity)`` sums to the total, then largest remainders.
+    """Token after token goes to the layer whose next half step lies lowest, ``(budget + 1/2) / weight``.
 
-    The sum is linear between the levels at which a layer meets its floor or its cap. Without a minimum, layers of
-    weight zero share equally what the others have no room for.
+    The highest-averages form of Webster's method; ties go to the larger weight, then to the lower layer. Without a
+    minimum, layers of weight zero share equally what the others have no room for.
     """
     exact = [Fraction(weight) for weight in weights]
     if 0 in exact:
@@ -207,20 +208,16 @@ def water(weights: Sequence[float], total: int, capacity: int, minimum: int = 0)
         some = iter(water([weight for weight in weights if weight > 0], first, capacity) if any(exact) else [])
         rest = iter(water([1.0] * exact.count(Fraction(0)), total - first, capacity))
         return [next(some if weight > 0 else rest) for weight in exact]
-    total = min(total, capacity * len(exact))
-
-    def shares(level: Fraction) -> list[Fraction]:
-        return [min(max(level * weight, Fraction(minimum)), Fraction(capacity)) for weight in exact]
-
-    levels = sorted({Fraction(0)} | {Fraction(bound) / w for w in exact for bound in (minimum, capacity)})
-    low = max(level for level in levels if sum(shares(level)) <= total)
-    high = min((level for level in levels if sum(shares(level)) >= total), default=low)
-    rise = sum(shares(high)) - sum(shares(low))
-    level = low if rise == 0 else low + (high - low) * (total - sum(shares(low))) / rise
-    budgets = [int(share) for share in shares(level)]
-    rest = [share - budget for share, budget in zip(shares(level), budgets, strict=True)]
-    for i in sorted(range(len(exact)), key=lambda i: (-rest[i], -exact[i], i))[: total - sum(budgets)]:
+    budgets = [minimum] * len(exact)
+    waiting = [
+        ((minimum + Fraction(1, 2)) / weight, -weight, i) for i, weight in enumerate(exact) if minimum < capacity
+    ]
+    heapq.heapify(waiting)
+    for _ in range(min(total, capacity * len(exact)) - sum(budgets)):
+        _, _, i = heapq.heappop(waiting)
         budgets[i] += 1
+        if budgets[i] < capacity:
+            heapq.heappush(waiting, ((budgets[i] + Fraction(1, 2)) / exact[i], -exact[i], i))
     return budgets
 
 
