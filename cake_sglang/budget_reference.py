@@ -12,6 +12,8 @@ from cake_sglang.errors import BudgetError
 from cake_sglang.fields import check_int, check_number
 
 LARGEST = torch.finfo(torch.float32).max
+# Beyond this no float32 share becomes an integer.
+MOST_TOKENS = 2**62
 
 
 def proportional_shares(preferences: Sequence[float], total: int) -> list[float]:
@@ -28,7 +30,7 @@ def proportional_shares(preferences: Sequence[float], total: int) -> list[float]
     Raises:
         BudgetError: A number is out of range.
     """
-    check_int("total", total, 0, error=BudgetError)
+    check_int("total", total, 0, MOST_TOKENS, error=BudgetError)
     if not preferences:
         raise BudgetError("preferences is empty, expected at least one layer")
     values = [

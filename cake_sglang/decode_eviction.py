@@ -48,7 +48,7 @@ def evict_step(q: Tensor, k: Tensor, budget: int, window: int, *, kernel: int = 
         [Hkv, min(N, budget + window)] int64 row numbers, in the new storage order.
 
     Raises:
-        PolicyError: A number is out of range, or the heads do not divide.
+        PolicyError: A number is out of range, the tensors do not fit each other, or one holds NaN or infinity.
 
     Source: antgroup/cakekv c4675ce ``cake/cake_cache.py`` (decoding eviction, layer-wise).
     """
@@ -57,6 +57,15 @@ def evict_step(q: Tensor, k: Tensor, budget: int, window: int, *, kernel: int = 
     check_int("kernel", kernel, 1)
     if kernel % 2 == 0:
         raise PolicyError(f"kernel is {kernel}, expected an odd integer of at least 1")
+    if q.dim() != 2 or k.dim() != 3 or 0 in k.shape or q.shape[1] != k.shape[2]:
+        raise PolicyError(f"q is {list(q.shape)} and k {list(k.shape)}, expected [Hq, D] and [Hkv, N, D] of one D")
+    if q.dtype != k.dtype or q.device != k.device or not q.is_floating_point():
+        raise PolicyError(
+            f"q is {q.dtype} on {q.device}, k is {k.dtype} on {k.device}; expected one float dtype, one device"
+        )
+    for name, tensor in (("q", q), ("k", k)):
+        if not bool(torch.isfinite(tensor).all()):
+            raise PolicyError(f"{name} holds NaN or infinity; every value must be finite")
     num_kv_heads, num_rows = k.shape[:2]
     if q.shape[0] % num_kv_heads:
         raise PolicyError(f"q has {q.shape[0]} query heads, expected a multiple of the {num_kv_heads} KV heads")

@@ -29,11 +29,18 @@ def check_number(
     """Give ``value`` back as a float if it is finite and in ``[low, high]``, or in ``(low, high]`` with ``above``."""
     start = f"above {low:g}" if above else f"of at least {low:g}"
     allowed = f"a finite number {start}" + ("" if math.isinf(high) else f" and at most {high:g}")
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not _is_finite(value):
         raise error(f"{name} is {value!r}, expected {allowed}")
     if value < low or value > high or (above and value == low):
         raise error(f"{name} is {value:g}, expected {allowed}")
     return float(value)
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond all floats
+        return False
 
 
 def check_bool(name: str, value: object) -> bool:

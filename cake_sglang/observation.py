@@ -85,8 +85,7 @@ class LayerObservation:
             if value is not None:
                 check_number(name, value, 0, above=True)
         self._check_companions()
-        start, stop = self.range
-        _check_columns("compressed", (start, stop), self.num_columns)
+        _check_columns("compressed", self.range, self.num_columns)
         for index, window in enumerate(self.windows):
             self._check_window(f"windows[{index}]", window)
 
@@ -223,6 +222,8 @@ def _check_positions(name: str, positions: Tensor, length: int, keys: Tensor) ->
 
 
 def _check_columns(name: str, columns: tuple[int, int], num_columns: int) -> None:
+    if len(columns) != 2 or not all(isinstance(column, int) for column in columns):
+        raise PolicyError(f"{name} is {columns}, expected two integers")
     start, stop = columns
     if not 0 <= start < stop <= num_columns:
         raise PolicyError(f"{name} is {columns}, expected 0 <= start < stop <= {num_columns}")

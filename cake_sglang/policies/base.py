@@ -45,8 +45,8 @@ class LayerScore:
     Attributes:
         score: [Hkv, n] float32 or float64, finite; larger stays. n counts the candidates.
         weight: Preference of the layer, finite, >= 0; 1 where the method knows none.
-        forced: [Hkv, n] bool, candidates that win every competition inside their layer: their score is already the
-            largest of it. None for no such candidates.
+        forced: [Hkv, n] bool, candidates that win every competition inside their layer: no other score there is larger.
+            None for no such candidates.
         other: What the policy found that splits the budget, where that is not the one that scores.
     """
 

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field, fields
 from typing import ClassVar
 
+import torch
+
 from cake_sglang.fields import check_number
 from cake_sglang.observation import LayerObservation
 from cake_sglang.policies.base import BudgetShape, Candidates, LayerScore
@@ -34,10 +36,17 @@ class CakeDefensive(Cake):
         object.__setattr__(self, "scorer", Defensive(**shared))
 
     def observe(self, layer: LayerObservation, candidates: Candidates) -> LayerScore:
-        """Give the worst-case score with CAKE's preference."""
+        """Give the worst-case score with CAKE's preference.
+
+        Forced tokens lie above all others and keep their order: a layer that is given less than the mean may not have
+        room for all of them, and the best of them stay.
+        """
         preference = super().observe(layer, candidates).weight
-        score = self.scorer.observe(layer, candidates)
-        return LayerScore(score.score, preference, score.forced)
+        found = self.scorer.unforced(layer, candidates)
+        if found.forced is None:
+            return LayerScore(found.score, preference)
+        score = torch.where(found.forced, found.score + found.score.max(), found.score)
+        return LayerScore(score, preference, found.forced)
 
     def head_budgets(self, score: LayerScore, rows: int, shape: BudgetShape) -> list[int]:
         """Let all heads of the layer compete."""

@@ -21,7 +21,7 @@ def compress(policy: KVPolicy, layers: Sequence[LayerObservation], budget: int) 
         budget: C, mean tokens kept per layer and KV head over the compressed range, protected ones included.
 
     Returns:
-        The kept columns. A range that is not longer than the budget is kept whole.
+        The kept columns. A range that is not longer than the budget or the window is kept whole.
 
     Raises:
         BudgetError: The budget is not an integer that the policy can keep.
@@ -42,7 +42,8 @@ class Compressor:
     def __init__(self, policy: KVPolicy, budget: int) -> None:
         """Start without layers; arguments and ``BudgetError`` as for ``compress``."""
         self._policy = policy
-        self._budget = policy.check_budget(budget)
+        is_number = isinstance(budget, int) and not isinstance(budget, bool) and budget > 0
+        self._budget = budget if is_number else policy.check_budget(budget)
         self._first: _Common | None = None
         self._scores: list[LayerScore] = []
         self._num_layers = 0
@@ -84,10 +85,15 @@ class Compressor:
 
 
 def stays_whole(policy: KVPolicy, layer: LayerObservation, budget: int) -> bool:
-    """Whether nothing is evicted, because the range fits the budget."""
+    """Whether nothing is evicted, because the range fits the budget, or the least that the policy can keep.
+
+    Raises:
+        BudgetError: The policy cannot keep so few tokens of a range that is longer.
+    """
     length = layer.num_compressed
-    if isinstance(policy, Full) or length <= budget:
+    if isinstance(policy, Full) or length <= max(budget, policy.smallest_budget()):
         return True
+    policy.check_budget(budget)
     return not policy.strict_budget and length <= budget + policy.protected(layer, budget)
 
 
@@ -106,6 +112,8 @@ class _Common:
 
     def __init__(self, policy: KVPolicy, layer: LayerObservation, budget: int) -> None:
         self.layer = layer.layer
+        self.last = layer.layer - 1
+        self.shape = _shape(layer)
         self.num_kv_heads = layer.num_kv_heads
         self.range = layer.range
         self.device = layer.k.device
@@ -118,6 +126,13 @@ class _Common:
                 f"layer {layer.layer} has {ours[0]} KV heads and columns {ours[1]}, "
                 f"layer {self.layer} has {theirs[0]} and {theirs[1]}; they must be equal"
             )
+        if _shape(layer) != self.shape:
+            raise PolicyError(
+                f"layer {layer.layer} is {_shape(layer)}, layer {self.layer} is {self.shape}; they must be equal"
+            )
+        if layer.layer <= self.last:
+            raise PolicyError(f"layer {layer.layer} follows layer {self.last}, expected layers in ascending order")
+        self.last = layer.layer
 
     def everything(self, num_layers: int) -> Selection:
         start, stop = self.range
@@ -125,3 +140,7 @@ class _Common:
         empty = [torch.zeros(self.num_kv_heads, stop - start, device=self.device)] * num_layers
         whole = select(empty, counts, (start, stop), 0)
         return Selection(whole.kept, whole.layer_budgets, 0, whole=True)
+
+
+def _shape(layer: LayerObservation) -> str:
+    return f"{layer.k.dtype} on {layer.k.device} with {layer.num_query_heads} query heads and D = {layer.k.shape[2]}"

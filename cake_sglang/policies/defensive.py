@@ -40,6 +40,13 @@ class Defensive(WindowPolicy):
 
     def observe(self, layer: LayerObservation, candidates: Candidates) -> LayerScore:
         """Give the worst-case score; forced tokens get the largest score of the layer."""
+        found = self.unforced(layer, candidates)
+        if found.forced is None:
+            return found
+        return LayerScore(found.score.masked_fill(found.forced, float(found.score.max())), forced=found.forced)
+
+    def unforced(self, layer: LayerObservation, candidates: Candidates) -> LayerScore:
+        """Give the worst-case score as it is, and which tokens are forced."""
         assert layer.v is not None and layer.w_o is not None
         forced_stats = {"mean"} if self.forced_mass else set()
         found: list[WindowStats] = [
@@ -53,7 +60,7 @@ class Defensive(WindowPolicy):
             return LayerScore(score)
         mean = torch.stack([_given(stats.mean) for stats in found]).mean(dim=0)
         forced = self._forced(per_kv_head(mean, layer.num_kv_heads, "mean"), candidates.mean_kept)
-        return LayerScore(score.masked_fill(forced, float(score.max())), forced=forced)
+        return LayerScore(score, forced=forced)
 
     def head_budgets(self, score: LayerScore, rows: int, shape: BudgetShape) -> list[int]:
         """Let all heads of the layer compete."""

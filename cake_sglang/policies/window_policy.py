@@ -16,6 +16,7 @@ from cake_sglang.policies.base import Candidates, KVPolicy
 
 # last: the prompt's last rows (the papers). probe: one neutral probe after the document, used for scoring only, so that
 # one compression serves questions that are not known yet. probes: several of them.
+WIDEST = 1023
 WINDOW_SOURCES = ("last", "probe", "probes")
 
 
@@ -27,7 +28,7 @@ class WindowPolicy(KVPolicy):
         window: W, last tokens of the compressed range that always stay; with the source ``last`` also the rows that
             observe. At least 2. A prompt with fewer query rows at hand observes and protects those.
         window_source: Where the observing rows come from: ``last``, ``probe`` or ``probes``.
-        kernel: Odd width of the pooling along the tokens; 1 for none.
+        kernel: Odd width of the pooling along the tokens, up to 1,023; 1 for none.
         pooling: ``avg`` or ``max``.
         group: How query heads of one KV head are reduced, ``mean`` or ``max``.
     """
@@ -44,9 +45,9 @@ class WindowPolicy(KVPolicy):
         super().__post_init__()
         check_int("window", self.window, 2)
         check_choice("window_source", self.window_source, WINDOW_SOURCES)
-        check_int("kernel", self.kernel, 1)
+        check_int("kernel", self.kernel, 1, WIDEST)
         if self.kernel % 2 == 0:
-            raise PolicyError(f"kernel is {self.kernel}, expected an odd integer of at least 1")
+            raise PolicyError(f"kernel is {self.kernel}, expected an odd integer from 1 to {WIDEST}")
         check_choice("pooling", self.pooling, POOLINGS)
         check_choice("group", self.group, GROUPS)
 

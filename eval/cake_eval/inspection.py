@@ -55,7 +55,8 @@ class Inspection:
     @property
     def mean_kept(self) -> float:
         """Mean tokens kept per layer and KV head."""
-        return sum(layer.budget for layer in self.layers) / len(self.layers)
+        counts = [len(kept) for layer in self.layers for kept in layer.kept]
+        return sum(counts) / len(counts)
 
     def to_json(self) -> dict[str, Any]:
         """Give everything as JSON values."""
@@ -102,7 +103,8 @@ def lines(inspection: Inspection) -> Iterator[str]:
         f"KV head ({ratio:.1f}x smaller){always}"
     )
     if inspection.whole:
-        yield "nothing is evicted: the text fits the budget"
+        fits = inspection.num_tokens <= inspection.budget
+        yield "nothing is evicted" + (": the text fits the budget" if fits else "")
     yield "layer  preference    kept  by KV head           positions"
     for layer in inspection.layers:
         counts = [len(kept) for kept in layer.kept]

@@ -115,3 +115,21 @@ def test_the_module_runs_as_a_command():
     command = [sys.executable, "-m", "cake_eval.golden", str(RECORDED[1])]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (result.returncode, json.loads(result.stdout)["ok"]) == (0, True), result.stderr
+
+
+def test_a_file_with_nothing_to_compare_is_a_difference(tmp_path: Path):
+    content = {name: value for name, value in entries(BASELINES).items() if name in ("q", "k", "config")}
+    result = check(tmp_path, content)
+    assert not result["ok"] and result["differences"] == ["nothing in the file can be compared"]
+
+
+@pytest.mark.parametrize("entry", ["k", "v"])
+def test_a_missing_input_is_a_difference_and_the_next_file_is_still_compared(
+    tmp_path: Path, entry: str, capsys: pytest.CaptureFixture[str]
+):
+    content = {name: value for name, value in entries(LAVA).items() if name != entry}
+    np.savez(tmp_path / "without.npz", **content)
+    assert main([str(tmp_path / "without.npz"), str(RECORDED[0])]) == 1
+    results = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [result["ok"] for result in results] == [False, True]
+    assert results[0]["differences"]

@@ -161,7 +161,7 @@ def test_prompts_up_to_budget_and_window_stay_whole() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (([1.0], -1, 5), "total is -1, expected an integer of at least 0"),
+        (([1.0], -1, 5), "total is -1, expected an integer from 0 to 4611686018427387904"),
         (([1.0], 1.0, 5), "total is 1.0"),
         (([1.0], 1, -5), "capacity is -5"),
         (([], 1, 5), "preferences is empty"),

@@ -71,6 +71,11 @@ def test_row_attention_is_the_softmax_over_all_keys(softcap: float | None) -> No
         ({"window": 0}, "window is 0, expected an integer of at least 1"),
         ({"kernel": 4}, "kernel is 4, expected an odd integer"),
         ({"kernel": 0}, "kernel is 0, expected an integer of at least 1"),
+        ({"q": torch.full((4, 8), float("nan"))}, "q holds NaN or infinity"),
+        ({"k": torch.full((2, 30, 8), float("inf"))}, "k holds NaN or infinity"),
+        ({"q": torch.randn(4, 8).half()}, "q is torch.float16 on cpu, k is torch.float32 on cpu"),
+        ({"q": torch.randn(4, 8, device="meta")}, "q is torch.float32 on meta"),
+        ({"q": torch.randn(4, 7)}, r"q is \[4, 7\] and k \[2, 30, 8\]"),
         ({"q": torch.randn(5, 8)}, "q has 5 query heads, expected a multiple of the 2 KV heads"),
     ],
 )

@@ -1,5 +1,6 @@
 """Window source, score and allocator are chosen independently; a named policy is one combination."""
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -171,3 +172,16 @@ def test_a_combination_reads_what_either_half_reads(order: Callable[..., Any]) -
     assert query_source(policy) == QuerySource("last", 32)
     assert needs_projection(policy)
     assert not query_source(policy).extra_pass
+
+
+# Not cake_defensive: the mean budget decides how many tokens are forced, also in layers that are given less.
+@pytest.mark.parametrize("name", ["cake", "defensive", "layer_defensive", "snapkv", "lava", "adakv"])
+def test_a_larger_budget_keeps_all_that_a_smaller_one_kept(name: str) -> None:
+    policy = make_policy(name, window=WINDOW)
+    before: list[list[list[int]]] | None = None
+    for budget in range(WINDOW, TOKENS):
+        after = kept(compress(policy, prompt(), budget))
+        if before is not None:
+            pairs = zip(itertools.chain(*before), itertools.chain(*after), strict=True)
+            assert all(set(few) <= set(many) for few, many in pairs), budget
+        before = after

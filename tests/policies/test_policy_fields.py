@@ -35,6 +35,11 @@ def with_q(**changes: Any) -> tuple[Window, ...]:
     return (replace(prompt().windows[0], **changes),)
 
 
+def in_half(layer: LayerObservation) -> LayerObservation:
+    (window,) = layer.windows
+    return replace(layer, k=layer.k.half(), windows=(replace(window, q=window.q.half()),), v=None, w_o=None)
+
+
 @pytest.mark.parametrize("name", sorted(POLICIES))
 @pytest.mark.parametrize("budget", [-1, 0, 40.0, "40", True, None, float("nan")])
 def test_a_budget_that_is_no_positive_integer_is_refused(name: str, budget: object) -> None:
@@ -50,8 +55,10 @@ def test_a_budget_that_is_no_positive_integer_is_refused(name: str, budget: obje
         ("snapkv", {"window": -4}, "window is -4, expected an integer of at least 2"),
         ("cake", {"window": 8.0}, "window is 8.0, expected an integer of at least 2"),
         ("cake", {"window": True}, "window is True, expected an integer of at least 2"),
-        ("cake", {"kernel": 4}, "kernel is 4, expected an odd integer of at least 1"),
-        ("cake", {"kernel": 0}, "kernel is 0, expected an integer of at least 1"),
+        ("cake", {"kernel": 4}, "kernel is 4, expected an odd integer from 1 to 1023"),
+        ("cake", {"kernel": 0}, "kernel is 0, expected an integer from 1 to 1023"),
+        ("cake", {"kernel": 10**12 + 1}, "kernel is 1000000000001, expected an integer from 1 to 1023"),
+        ("cake", {"gamma": 10**400}, "gamma is 10{400}, expected a finite number of at least 0"),
         ("cake", {"gamma": -0.5}, "gamma is -0.5, expected a finite number of at least 0"),
         ("cake", {"gamma": float("nan")}, "gamma is nan, expected a finite number of at least 0"),
         ("cake", {"tau1": 0}, "tau1 is 0, expected a finite number above 0"),
@@ -112,6 +119,8 @@ def test_unknown_policies_and_fields_are_refused_with_the_near_names() -> None:
         ({"w_o": torch.zeros(2, 8, 16)}, r"w_o has shape \[2, 8, 16\], expected .* \[4, 8, hidden\]"),
         ({"compressed": (10, TOKENS + 1)}, r"compressed is \(10, 61\), expected 0 <= start < stop <= 60"),
         ({"compressed": (10, 10)}, r"compressed is \(10, 10\), expected 0 <= start < stop"),
+        ({"compressed": (0.5, 50)}, r"compressed is \(0.5, 50\), expected two integers"),
+        ({"compressed": (0,)}, r"compressed is \(0,\), expected two integers"),
         ({"scale": 0.0}, "scale is 0, expected a finite number above 0"),
         ({"softcap": -1.0}, "softcap is -1, expected a finite number above 0"),
         ({"layer": -1}, "layer is -1, expected an integer of at least 0"),
@@ -135,6 +144,8 @@ def test_an_observation_that_does_not_fit_is_refused(changes: dict[str, Any], me
         (Cake(), [prompt(rows=1)], "has 1 rows, expected at least 2"),
         (Cake(window_source="probe"), [prompt()], "a probe starts above 59"),
         (Cake(), [prompt(), prompt(tokens=50)], "layer 0 has 2 KV heads and columns \\(0, 50\\)"),
+        (Cake(), [prompt(), in_half(prompt(layer=1))], "layer 1 is torch.float16 .* layer 0 is torch.float32 on cpu"),
+        (Cake(), [prompt(layer=1), prompt(layer=1)], "layer 1 follows layer 1, expected layers in ascending order"),
         (Cake(), [], "layers is empty"),
         (make_policy("lava"), [prompt(v=None)], "lava needs v, layer 0 has none"),
         (make_policy("defensive"), [prompt(w_o=None)], "defensive needs w_o, layer 0 has none"),
@@ -175,8 +186,12 @@ def test_a_prompt_within_the_budget_is_kept_whole_as_by_full(name: str, tokens: 
     assert [columns.tolist() for columns in kept.kept[0]] == [list(range(tokens))] * 2
 
 
-def test_a_prompt_shorter_than_the_window_is_kept_whole() -> None:
-    assert compress(Cake(window=32), [prompt(30, rows=30)], 32).whole
+def test_a_prompt_shorter_than_the_window_is_kept_whole_whatever_the_budget() -> None:
+    for budget in (1, 10, 30, 32, 1000):
+        assert compress(Cake(window=32), [prompt(30, rows=30)], budget).whole
+    assert compress(Cake(window=32), [prompt(32, rows=32)], 10).whole
+    with pytest.raises(BudgetError, match="budget of cake is 10, expected an integer of at least 32"):
+        compress(Cake(window=32), [prompt(33, rows=32)], 10)
 
 
 def test_the_published_codes_threshold_leaves_prompts_up_to_budget_and_window_whole() -> None:

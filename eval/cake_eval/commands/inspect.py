@@ -54,6 +54,11 @@ def _show_text(options: argparse.Namespace) -> None:
     quiet()
     model = ReferenceModel.load(resolve_model(options.model, cache_dir(os.environ)))
     token_ids = model.tokens(text)[: options.max_tokens]
+    if len(token_ids) > model.context_length:
+        raise PolicyError(
+            f"{options.text} has {len(token_ids)} tokens, the model takes up to {model.context_length}; "
+            f"--max-tokens {model.context_length} looks at its beginning"
+        )
     inspection = inspect_document(model, token_ids, policy, options.budget)
     if options.json:
         print(json.dumps(inspection.to_json()))

@@ -13,6 +13,7 @@ from cake_kernels.errors import KernelInputError
 from cake_kernels.window_stats.reference import window_stats_reference
 from cake_kernels.window_stats.result import ALL_STATS, WindowStats
 
+WIDEST_POOL = 1023
 DEFAULT_STATS = frozenset({"mean", "variance", "entropy"})
 
 
@@ -62,7 +63,7 @@ def window_stats(
     num_columns, head_dim = k.shape[1:]
     _check_stats(stats, q.shape[1], pool_kernel)
     low, high = (0, num_columns) if scored is None else scored
-    if not 0 <= low < high <= num_columns:
+    if not (isinstance(low, int) and isinstance(high, int) and 0 <= low < high <= num_columns):
         raise KernelInputError(f"scored is {(low, high)}, allowed: 0 <= low < high <= {num_columns}")
     _check_positive("scale", scale)
     _check_positive("softcap", softcap)
@@ -102,16 +103,18 @@ def _check_tensors(q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor) -> None:
 
 def _check_stats(stats: Set[str], num_rows: int, pool_kernel: int) -> None:
     known = ", ".join(sorted(ALL_STATS))
+    if isinstance(stats, str) or not all(isinstance(name, str) for name in stats):
+        raise KernelInputError(f"stats is {stats!r}, allowed: a set of names among {known}")
     if not stats:
         raise KernelInputError(f"stats is empty, allowed: at least one of {known}")
-    for name in sorted(stats - ALL_STATS):
+    for name in sorted(set(stats) - ALL_STATS):
         near = difflib.get_close_matches(name, sorted(ALL_STATS), n=1)
         meant = f", did you mean {near[0]!r}?" if near else ""
         raise KernelInputError(f"stats names {name!r}, allowed: {known}{meant}")
     if "variance" in stats and num_rows < 2:
         raise KernelInputError(f"the window has {num_rows} row, allowed: 2 or more, since variance is asked for")
-    if pool_kernel < 1 or pool_kernel % 2 == 0:
-        raise KernelInputError(f"pool_kernel is {pool_kernel}, allowed: odd numbers from 1")
+    if not isinstance(pool_kernel, int) or not 1 <= pool_kernel <= WIDEST_POOL or pool_kernel % 2 == 0:
+        raise KernelInputError(f"pool_kernel is {pool_kernel}, allowed: odd numbers from 1 to {WIDEST_POOL}")
 
 
 def _check_positive(name: str, value: float | None) -> None:

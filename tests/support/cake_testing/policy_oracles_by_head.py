@@ -161,9 +161,13 @@ def forced_cells(mean: Score, window: int, forced_mass: float, limit: int) -> se
     return result
 
 
-def lift(score: Score, cells: set[tuple[int, int]]) -> Score:
+def lift(score: Score, cells: set[tuple[int, int]], ordered: bool = False) -> Score:
+    """Forced cells get the largest score, or with ``ordered`` that much more, which keeps their order."""
     top = max(map(max, score))
-    return [[top if (m, j) in cells else value for j, value in enumerate(row)] for m, row in enumerate(score)]
+    return [
+        [(top + value if ordered else top) if (m, j) in cells else value for j, value in enumerate(row)]
+        for m, row in enumerate(score)
+    ]
 
 
 def defensive(
@@ -180,7 +184,7 @@ def defensive(
     scores, forced = defensive_scores(prompt, window, window_source, kernel, forced_mass, mean)
     counts, lifted = [], []
     for score, cells, rows in zip(scores, forced, layer_budgets or [mean] * len(scores), strict=True):
-        lifted.append(lift(score, cells))
+        lifted.append(lift(score, cells, ordered=layer_budgets is not None))
         counts += counts_of(best_cells([lifted[-1]], rows * len(score)), 1, len(score))
     return keep(prompt, lifted, counts, window)
 
