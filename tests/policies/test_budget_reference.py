@@ -109,8 +109,8 @@ def test_what_rounding_gave_too_much_is_taken_back_equally() -> None:
 
 
 def test_a_layer_with_a_single_token_gives_none_back() -> None:
-    # Shares 16,777,220 and 1.0066: two too many, and both come from the first layer.
-    assert allocate([1.0, 6e-8], 16_777_219, 20_000_000) == [16_777_218, 1]
+    # In float32 the sum is 1 and the total 33,554,436: shares of that and of 1.68, two too many, both from the first.
+    assert allocate([1.0, 5e-8], 33_554_435, 40_000_000) == [33_554_434, 1]
 
 
 def test_shares_are_float32_summed_in_layer_order() -> None:

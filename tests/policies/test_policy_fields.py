@@ -71,6 +71,7 @@ def test_a_budget_that_is_no_positive_integer_is_refused(name: str, budget: obje
         ("cake", {"minimum": -1}, "minimum is -1, expected an integer of at least 0"),
         ("cake", {"minimum": 4, "allocator": "reference"}, "minimum is 4, the reference allocator knows none"),
         ("h2o", {"recent": 0}, "recent is 0, expected an integer of at least 1"),
+        ("h2o", {"group": "median"}, "group is 'median'; .*known: max, mean"),
         ("kvzip", {"recent": -1}, "recent is -1, expected an integer of at least 0"),
         ("kvzip", {"value_weight": "yes"}, "value_weight is 'yes', expected true or false"),
     ],
@@ -89,6 +90,8 @@ def test_unknown_policies_and_fields_are_refused_with_the_near_names() -> None:
         make_policy("cake", gama=3)
     with pytest.raises(PolicyError, match="policy 'cake' has no field 'name'"):
         make_policy("cake", name="x")
+    with pytest.raises(PolicyError, match="policy 'cake_defensive' has no field 'scorer'"):
+        make_policy("cake_defensive", scorer=Cake())
 
 
 @pytest.mark.parametrize(
@@ -151,7 +154,9 @@ def test_an_observation_that_does_not_fit_is_refused(changes: dict[str, Any], me
         (make_policy("defensive"), [prompt(w_o=None)], "defensive needs w_o, layer 0 has none"),
         (make_policy("h2o"), [prompt()], "h2o needs the queries of all 60 tokens, layer has 8"),
         (make_policy("tova"), [prompt(windows=())], "tova needs one window with the last row, got none"),
+        (make_policy("tova"), [prompt(compressed=(0, 50))], "last query row is at position 59, expected 49"),
         (make_policy("kvzip"), [prompt(windows=with_q(scored=(0, 30)))], "columns 0 to 60, none scores 30"),
+        (make_policy("kvzip", recent=4), [prompt(windows=with_q(scored=(0, 30)))], "columns 0 to 56, none scores 30"),
         (make_policy("kvzip", value_weight=True), [prompt(w_o=None)], "kvzip with value_weight needs v and w_o"),
     ],
 )

@@ -28,6 +28,13 @@ def test_the_same_seed_keeps_the_same_tokens_and_another_one_others(observe: Cal
     assert kept_by(5, observe) != kept_by(6, observe)
 
 
+def test_with_room_for_nothing_else_sinks_and_the_last_tokens_are_all(observe: Callable[..., Any]):
+    policy = RandomPolicy(n_sink=SINKS, window=WINDOW, seed=3)
+    prompt = random_prompt(0, layers=8, kv_heads=3, length=LENGTH, start=0, probe_rows=())
+    heads = [c.tolist() for layer in compress(policy, observe(prompt, policy), SINKS + WINDOW).kept for c in layer]
+    assert heads == [[0, 1, *range(LENGTH - WINDOW, LENGTH)]] * 24
+
+
 def test_layers_and_heads_differ(observe: Callable[..., Any]):
     heads = [tuple(columns) for layer in kept_by(2, observe) for columns in layer]
     assert len(set(heads)) == len(heads)

@@ -76,3 +76,9 @@ def test_layers_heads_and_page_sizes_out_of_range_are_refused() -> None:
         layout.cells(0, 2)
     with pytest.raises(BudgetError, match="page_size is 0, expected an integer of at least 1"):
         SegmentLayout.of([[1]], 0)
+
+
+@pytest.mark.parametrize("count", [-1, 2.5, True])
+def test_rows_that_are_no_count_are_refused(count: object) -> None:
+    with pytest.raises(BudgetError, match=rf"counts\[0\]\[1\] is {count}, expected an integer of at least 0"):
+        SegmentLayout.of([[3, count]], 4)  # type: ignore[list-item]
