@@ -9,7 +9,6 @@ from cake_sglang.observation import LayerObservation, Window
 from cake_sglang.policies.base import KVPolicy
 from cake_sglang.policies.h2o import H2O
 from cake_sglang.policies.kvzip import KVzip
-from cake_sglang.policies.window_policy import WindowPolicy
 from cake_testing.policy_oracle_parts import Prompt
 
 Observe = Callable[[Prompt, KVPolicy], list[LayerObservation]]
@@ -33,7 +32,6 @@ def _windows(prompt: Prompt, policy: KVPolicy, layer: int) -> tuple[Window, ...]
             column += rows
         return tuple(result)
     rows = prompt.length - prompt.start if isinstance(policy, H2O) else getattr(policy, "window", 1)
-    assert isinstance(policy, WindowPolicy) or rows in (1, prompt.length - prompt.start) or policy.name == "random"
     first = prompt.length - rows
     q = torch.from_numpy(prompt.q[layer])
     if isinstance(policy, H2O):
