@@ -49,7 +49,7 @@ def waterfill(weights: Sequence[float], total: int, capacity: int | Sequence[int
     if sum(floors) > total:
         raise BudgetError(f"a minimum of {minimum} in {len(exact)} layers needs {sum(floors)} tokens, total is {total}")
     weighted = [layer for layer, weight in enumerate(exact) if weight > 0] or list(range(len(exact)))
-    unweighted = [layer for layer in range(len(exact)) if layer not in set(weighted)]
+    unweighted = sorted(set(range(len(exact))) - set(weighted))
     room = total - sum(floors[layer] for layer in unweighted)
     first = min(room, sum(capacities[layer] for layer in weighted))
     budgets = [0] * len(exact)

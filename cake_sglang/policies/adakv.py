@@ -25,7 +25,6 @@ class AdaKV(SnapKV):
     """
 
     name: ClassVar[str] = "adakv"
-    head_budgets_differ: ClassVar[bool] = True
     kernel: int = 7
     pooling: Pooling = "max"
     floor_alpha: float = 0.2

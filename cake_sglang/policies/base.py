@@ -99,7 +99,6 @@ class KVPolicy(ABC):
 
     name: ClassVar[str]
     needs: ClassVar[frozenset[str]] = frozenset()
-    head_budgets_differ: ClassVar[bool] = False
     allocator: str = "waterfill"
     minimum: int = 0
     strict_budget: bool = True

@@ -24,7 +24,6 @@ class CakeDefensive(Cake):
 
     name: ClassVar[str] = "cake_defensive"
     needs: ClassVar[frozenset[str]] = frozenset({"v", "w_o"})
-    head_budgets_differ: ClassVar[bool] = True
     forced_mass: float = 0.9
     scorer: Defensive = field(init=False, repr=False, compare=False)
 

@@ -32,6 +32,15 @@ class CombinedPolicy(KVPolicy):
     budgeter: KVPolicy
     refine: Refinement | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse fields that its two halves decide."""
+        super().__post_init__()
+        if self.allocator != "waterfill" or self.minimum:
+            raise PolicyError(
+                f"a combined policy has allocator {self.allocator!r} and minimum {self.minimum}, "
+                "expected the defaults; set them in the budgeter"
+            )
+
     def protected(self, layer: LayerObservation, budget: int) -> int:
         """Give what both protect."""
         ours, theirs = self.scorer.protected(layer, budget), self.budgeter.protected(layer, budget)

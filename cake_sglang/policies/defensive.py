@@ -30,7 +30,6 @@ class Defensive(WindowPolicy):
 
     name: ClassVar[str] = "defensive"
     needs: ClassVar[frozenset[str]] = frozenset({"v", "w_o"})
-    head_budgets_differ: ClassVar[bool] = True
     forced_mass: float = 0.9
 
     def __post_init__(self) -> None:

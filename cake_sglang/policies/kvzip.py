@@ -30,7 +30,6 @@ class KVzip(KVPolicy):
 
     name: ClassVar[str] = "kvzip"
     needs: ClassVar[frozenset[str]] = frozenset({"repeat"})
-    head_budgets_differ: ClassVar[bool] = True
     recent: int = 0
     value_weight: bool = False
 

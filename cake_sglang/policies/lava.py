@@ -29,7 +29,6 @@ class LAVa(WindowPolicy):
 
     name: ClassVar[str] = "lava"
     needs: ClassVar[frozenset[str]] = frozenset({"v"})
-    head_budgets_differ: ClassVar[bool] = True
     kernel: int = 7
     pooling: Pooling = "max"
     group: Group = "max"

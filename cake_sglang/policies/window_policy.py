@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -33,7 +32,6 @@ class WindowPolicy(KVPolicy):
         group: How query heads of one KV head are reduced, ``mean`` or ``max``.
     """
 
-    head_budgets_differ: ClassVar[bool] = False
     window: int = 32
     window_source: str = "last"
     kernel: int = 5

@@ -1,5 +1,6 @@
 """Checks that every op makes before it launches anything; kernels assume them."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -47,3 +48,9 @@ def check_range(name: str, value: float, low: float, high: float) -> None:
     """Refuse a number outside ``[low, high]`` and every NaN."""
     if not low <= value <= high:
         raise KernelInputError(f"{name} is {value}, allowed: {low} to {high}")
+
+
+def check_positive(name: str, value: float | None) -> None:
+    """Refuse a number that is given and not finite and positive."""
+    if value is not None and not (math.isfinite(value) and value > 0):
+        raise KernelInputError(f"{name} is {value}, allowed: finite and above 0")

@@ -9,12 +9,10 @@ buffer ``x // Hkv``, head ``x % Hkv``. Cell c lies in owned page ``c % m``, colu
 head may lie in the buffers of other layers and heads; their base address and the row stride Hkv say where.
 """
 
-import math
-
 import torch
 from torch import Tensor
 
-from cake_kernels.checks import FLOATS, check_device, check_dtype, check_same, check_shape
+from cake_kernels.checks import FLOATS, check_device, check_dtype, check_positive, check_same, check_shape
 from cake_kernels.errors import KernelInputError
 
 MAX_HEAD_DIM = 256
@@ -78,12 +76,6 @@ def check_page_size(num_slots: int, page_size: int) -> None:
     """Refuse a page size below 1 or one that does not divide the slots."""
     if page_size < 1 or num_slots % page_size:
         raise KernelInputError(f"page_size is {page_size}, allowed: divisors of the {num_slots} slots of a buffer")
-
-
-def check_positive(name: str, value: float | None) -> None:
-    """Refuse a number that is given and not finite and positive."""
-    if value is not None and not (math.isfinite(value) and value > 0):
-        raise KernelInputError(f"{name} is {value}, allowed: finite and above 0")
 
 
 def check_within(

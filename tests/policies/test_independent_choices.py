@@ -124,6 +124,12 @@ def test_a_refinement_looks_again_at_another_policys_scores() -> None:
     assert seen == [(layer, Candidates(0, TOKENS - WINDOW, BUDGET - WINDOW)) for layer in range(LAYERS)]
 
 
+@pytest.mark.parametrize("fields", [{"allocator": "reference"}, {"minimum": 3}])
+def test_what_the_halves_decide_is_not_set_on_their_combination(fields: dict[str, Any]) -> None:
+    with pytest.raises(PolicyError, match="expected the defaults; set them in the budgeter"):
+        CombinedPolicy(scorer=SnapKV(window=WINDOW), budgeter=Cake(window=WINDOW), **fields)
+
+
 def test_halves_that_protect_different_tokens_or_read_different_queries_are_refused() -> None:
     with pytest.raises(PolicyError, match="snapkv protects 8 tokens and cake 4; they must be equal"):
         compress(combine(SnapKV(window=8), Cake(window=4)), prompt(), BUDGET)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cake_kernels.backend import Backend, backend_for
-from cake_kernels.checks import FLOATS, check_device, check_dtype, check_same, check_shape
+from cake_kernels.checks import FLOATS, check_device, check_dtype, check_positive, check_same, check_shape
 from cake_kernels.errors import KernelInputError
 from cake_kernels.window_stats.reference import window_stats_reference
 from cake_kernels.window_stats.result import ALL_STATS, WindowStats
@@ -65,8 +65,8 @@ def window_stats(
     low, high = (0, num_columns) if scored is None else scored
     if not (isinstance(low, int) and isinstance(high, int) and 0 <= low < high <= num_columns):
         raise KernelInputError(f"scored is {(low, high)}, allowed: 0 <= low < high <= {num_columns}")
-    _check_positive("scale", scale)
-    _check_positive("softcap", softcap)
+    check_positive("scale", scale)
+    check_positive("softcap", softcap)
     scale = 1.0 / math.sqrt(head_dim) if scale is None else scale
     _check_values(q, k, q_pos, k_pos, scale)
     if backend_for(q.device) is Backend.TRITON:
@@ -115,11 +115,6 @@ def _check_stats(stats: Set[str], num_rows: int, pool_kernel: int) -> None:
         raise KernelInputError(f"the window has {num_rows} row, allowed: 2 or more, since variance is asked for")
     if not isinstance(pool_kernel, int) or not 1 <= pool_kernel <= WIDEST_POOL or pool_kernel % 2 == 0:
         raise KernelInputError(f"pool_kernel is {pool_kernel}, allowed: odd numbers from 1 to {WIDEST_POOL}")
-
-
-def _check_positive(name: str, value: float | None) -> None:
-    if value is not None and not (math.isfinite(value) and value > 0):
-        raise KernelInputError(f"{name} is {value}, allowed: finite and above 0")
 
 
 def _check_values(q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, scale: float) -> None:
