@@ -44,7 +44,7 @@ format: install
 test: test-unit test-e2e
 
 test-unit: install
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --durations 8 -m "not e2e"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 3 --dist worksteal --durations 8 -m "not e2e"
 
 test-e2e: install
 	$(BIN)/python -m pytest -q -m e2e
